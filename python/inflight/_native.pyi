@@ -100,9 +100,9 @@ class WorkerOptions:
     def canary_timeout_s(self) -> float: ...
 
 class CacheReports:
-    """What the worker gives an executor's `report_cache`. Raises `ValueError` for columns that do not fit."""
+    """Whose method an executor's `report_cache` gets. Raises `ValueError` for columns that do not fit."""
 
-    def __call__(self, changes: CacheChanges, /) -> None: ...
+    def report(self, changes: CacheChanges) -> None: ...
 
 class SimulatedOptions:
     """The simulated executor's timing model and sizes."""

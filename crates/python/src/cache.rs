@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use crate::columns::{Ragged, unpack};
 use crate::response::{column, sparse};
 
-/// What an executor calls with what has changed.
+/// Whose method `report` an executor calls with what has changed.
 #[pyclass(frozen, name = "CacheReports", module = "inflight._native")]
 pub(crate) struct PyCacheReports {
     reports: CacheReports,
@@ -33,7 +33,7 @@ impl PyCacheReports {
     /// # Errors
     /// `TypeError` for an attribute of the wrong type, `ValueError` for columns that do not fit together; then none
     /// of the changes is made.
-    fn __call__(&self, changes: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn report(&self, changes: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = changes.py();
         let kinds = column(changes, intern!(py, "kinds"))?;
         let names = column(changes, intern!(py, "names"))?;

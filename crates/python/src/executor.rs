@@ -135,7 +135,7 @@ impl Executor for PythonExecutor {
         let capacity = self.crossing("report_cache", |executor| {
             let py = executor.py();
             let report = PyCacheReports::new(reports.clone(), self.info.tokens_per_block);
-            let report = Py::new(py, report)?;
+            let report = Bound::new(py, report)?.getattr(intern!(py, "report"))?;
             let capacity = executor.call_method1(intern!(py, "report_cache"), (report,))?;
             capacity.extract::<(u64, u64)>()
         });

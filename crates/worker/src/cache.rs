@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 pub use blocks::{CacheBlocks, Level, Parent};
 pub(crate) use watch::{LoadSource, Watch};
 
-/// Streams that may watch one model: gateways, and whoever else routes. Each holds a copy of the blocks' keys while its
+/// Streams that may watch one model: gateways and other routers. Each holds a copy of the blocks' keys while its
 /// snapshot is sent.
 pub(crate) const MAX_WATCHERS: usize = 64;
 

@@ -29,7 +29,7 @@ pub enum Parent {
     Block(u64),
 }
 
-/// A cache's blocks. An executor names each by a number of its own, which is unique among those that it holds.
+/// A cache's blocks. An executor names each by a number, which is unique among those that it holds.
 #[derive(Debug)]
 pub struct CacheBlocks {
     tokens_per_block: u32,

@@ -106,7 +106,7 @@ mod tests {
         totals.add(&iteration(1, 40.0, 400, 0));
         totals.add(&iteration(2, 10.0, 0, 3));
         totals.add(&iteration(3, 30.0, 100, 3));
-        // Faster than any that only generated: no time of its own, but none is taken back.
+        // Faster than any that only generated: it adds no time, and none is taken back.
         totals.add(&iteration(4, 5.0, 1, 3));
         // Reported again.
         totals.add(&iteration(4, 5.0, 1, 3));

@@ -126,7 +126,7 @@ impl Context {
         let mut chain = Chain::new(seed);
         let mut rest = request.input_token_ids.clone();
         let prompt = rest.len() as u32;
-        // Several sequences go on in different ways.
+        // Several sequences continue differently.
         if let [Some(generated)] = request.generated.as_slice() {
             rest.extend_from_slice(generated);
         }
@@ -697,7 +697,6 @@ impl Scheduler {
                 reused_blocks: self.reused_blocks,
                 missed_blocks: self.missed_blocks,
                 cache_hit_rate: hit_rate(self.reused_blocks, self.missed_blocks),
-                ..KvCacheStats::default()
             }),
             inflight_batching_stats: Some(InflightBatchingStats {
                 num_scheduled_requests: generating + u64::from(iteration.context_requests),

@@ -1,4 +1,4 @@
-"""What has changed in the cache since somebody looked: blocks as columns, for whoever routes by them.
+"""What has changed in the cache since somebody looked: blocks as columns, for routers.
 
 Owns the columns. What a change is, is `reuse`'s; who reads them, `inflight.executors.base`'s.
 """
