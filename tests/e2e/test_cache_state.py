@@ -111,8 +111,10 @@ def worker(request: pytest.FixtureRequest) -> str:
 def test_a_router_learns_which_blocks_a_worker_holds(messages: Any, worker: str) -> None:
     watcher, second = Watcher(messages, worker), Watcher(messages, worker, "")
     first = watcher.read()
-    assert first.snapshot_begin and first.sequence == 1
-    assert watcher.shape.reports_blocks and watcher.shape.tokens_per_block == 4
+    assert first.snapshot_begin
+    assert first.sequence == 1
+    assert watcher.shape.reports_blocks
+    assert watcher.shape.tokens_per_block == 4
     assert watcher.shape.device_blocks > 0
     with triton.InferenceServerClient(worker) as client:
         client.infer(MODEL, inputs(PROMPT, 2))
@@ -130,9 +132,12 @@ def test_a_router_learns_which_blocks_a_worker_holds(messages: Any, worker: str)
         watcher.read()
     load = watcher.load
     assert load.prefill_tokens_total >= 2 * len(PROMPT)
-    assert load.prefill_seconds_total > 0 and load.iteration_seconds_total > 0
-    assert load.generated_tokens_total >= 4 and load.iterations_total >= 4
-    assert load.free_blocks > 0 and load.running_requests == 0
+    assert load.prefill_seconds_total > 0
+    assert load.iteration_seconds_total > 0
+    assert load.generated_tokens_total >= 4
+    assert load.iterations_total >= 4
+    assert load.free_blocks > 0
+    assert load.running_requests == 0
     watcher.close()
     second.close()
 

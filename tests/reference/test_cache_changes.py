@@ -114,7 +114,8 @@ def test_changes_come_to_what_the_cache_holds(seed: int, num_host_blocks: int) -
     # A router that finds a prompt's blocks finds what the cache does.
     held = {router.known[name] for name in router.level if name in router.known}
     for adapter, salt, tokens in held:
-        assert adapter is None and len(tokens) % SIZE == 0
+        assert adapter is None
+        assert len(tokens) % SIZE == 0
         told = run(subject, [request(key := key + 1, [*tokens, 1], 1, tensors=_salt(salt))])[key, 0]
         reachable = all((adapter, salt, tokens[:end]) in held for end in range(SIZE, len(tokens), SIZE))
         assert (told.cached_tokens[0] >= len(tokens)) is reachable

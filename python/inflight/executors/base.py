@@ -171,7 +171,7 @@ class CacheChanges:
 
 
 class CacheReport(Protocol):
-    """Takes what has changed in the cache; called by the thread that changes it, at most once an iteration."""
+    """Takes what has changed in the cache, at most once an iteration."""
 
     def __call__(self, changes: CacheChanges, /) -> None: ...
 
