@@ -41,7 +41,7 @@ class CacheEventReader:
         """
         columns = _Columns()
         for event in events:
-            # With attention data parallelism each rank has a cache; the first one's stands for all.
+            # With attention data parallelism each rank has a cache, and the first one's is reported.
             if event.get("attention_dp_rank"):
                 continue
             number = event["event_id"]
