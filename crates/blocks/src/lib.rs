@@ -81,6 +81,11 @@ impl Chain {
         }
     }
 
+    /// The key of the last block; `None`: there is none.
+    pub fn last(&self) -> Option<u64> {
+        self.last
+    }
+
     /// The key of the next block, which has these tokens.
     pub fn push(&mut self, block: &[i32]) -> u64 {
         let Seed(seed) = self.seed;

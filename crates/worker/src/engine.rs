@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 use tonic::{Code, Status};
 
+use crate::cache::Board;
 use crate::executor::{ClientId, Executor, Request};
 use crate::metrics::Metrics;
 use crate::options::WorkerError;
@@ -133,6 +134,7 @@ pub(crate) struct Engine {
     wakes: WakeList,
     health: watch::Sender<Health>,
     pub(crate) metrics: Arc<Metrics>,
+    cache: Arc<Board>,
     started: Instant,
     /// Milliseconds from `started` to the executor's last rows, or to when it last got work.
     last_progress: AtomicU64,
@@ -164,6 +166,7 @@ impl Engine {
         executor: Arc<dyn Executor>,
         limits: EngineLimits,
         metrics: Arc<Metrics>,
+        cache: Arc<Board>,
         place: u8,
     ) -> Result<(Arc<Self>, Threads), WorkerError> {
         let engine = Arc::new(Self {
@@ -174,6 +177,7 @@ impl Engine {
             wakes: WakeList::default(),
             health: watch::Sender::new(Health::default()),
             metrics,
+            cache,
             started: Instant::now(),
             last_progress: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
@@ -252,6 +256,9 @@ impl Engine {
             false => limits.max_queue_wait,
         };
         let mut ids = Vec::with_capacity(requests.len());
+        // Before the lock, since it hashes prompts.
+        let uncached: Vec<u32> = self.cache.uncached(&requests);
+        let mut uncached = uncached.into_iter();
         let listened;
         let due_changed;
         {
@@ -278,6 +285,7 @@ impl Engine {
                 let prompt_tokens = request.input_token_ids.len();
                 let mut live = LiveRequest::new(outbox, destination, prompt_tokens, now);
                 live.sequences = sequences(request);
+                live.uncached_tokens = uncached.next().unwrap_or(live.prompt_tokens);
                 live.trace = trace.cloned();
                 request.client_id = registry.insert(live);
                 ids.push(request.client_id);

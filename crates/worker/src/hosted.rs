@@ -111,7 +111,13 @@ impl Hosted {
             let asked = self.executor.report_cache(reports);
             asked.map_err(WorkerError::Executor)?;
         }
-        Engine::start(Arc::clone(&self.executor), limits, metrics, place)
+        Engine::start(
+            Arc::clone(&self.executor),
+            limits,
+            metrics,
+            Arc::clone(&self.cache),
+            place,
+        )
     }
 
     /// What the service needs. The text models' files are read while everything else starts.

@@ -57,7 +57,9 @@ impl SimulatedExecutor {
         reports.report(|blocks| {
             for change in changes {
                 match change {
-                    CacheChange::Stored(key, seed) => blocks.stored_key(key, seed, Level::Device),
+                    CacheChange::Stored(key, after, seed) => {
+                        blocks.stored_key(key, after, seed, Level::Device);
+                    }
                     CacheChange::Removed(key) => blocks.removed(key),
                 }
             }

@@ -38,15 +38,25 @@ pub struct CacheBlocks {
     by_name: HashMap<u64, Named>,
     /// Names in `by_name` without a level, the oldest first.
     gone: VecDeque<u64>,
-    /// How many blocks of each level have a key.
-    held: HashMap<u64, [u32; 2]>,
+    held: HashMap<u64, Held>,
     changes: Changes,
     is_watched: bool,
+}
+
+/// The blocks with a key.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    /// How many of each level have it.
+    counts: [u32; 2],
+    /// The key before it; 0: it is a prompt's first.
+    after: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Named {
     key: u64,
+    /// The key before it.
+    after: u64,
     seed: Seed,
     /// `None`: it is gone.
     level: Option<Level>,
@@ -76,31 +86,35 @@ impl CacheBlocks {
         if tokens.len() != self.tokens_per_block as usize {
             return;
         }
-        let (seed, mut chain) = match parent {
-            Parent::Seed(seed) => (seed, Chain::new(seed)),
+        let (seed, after, mut chain) = match parent {
+            Parent::Seed(seed) => (seed, 0, Chain::new(seed)),
             Parent::Block(name) => match self.by_name.get(&name) {
-                Some(before) => (before.seed, Chain::after(before.seed, before.key)),
+                Some(before) => {
+                    let chain = Chain::after(before.seed, before.key);
+                    (before.seed, before.key, chain)
+                }
                 None => return,
             },
         };
         let key = chain.push(tokens);
-        self.put(name, key, seed, level);
+        self.put(name, key, after, seed, level);
     }
 
-    /// The same of an executor whose names are chain keys.
-    pub fn stored_key(&mut self, key: u64, seed: Seed, level: Level) {
-        self.put(key, key, seed, level);
+    /// The same of an executor whose names are chain keys. `after`: the key before it; 0: it is a prompt's first.
+    pub fn stored_key(&mut self, key: u64, after: u64, seed: Seed, level: Level) {
+        self.put(key, key, after, seed, level);
     }
 
     /// A block's content is on the other level from now on. Unknown names are ignored, here and below.
     pub fn moved(&mut self, name: u64, level: Level) {
         if let Some(Named {
             key,
+            after,
             seed,
             level: Some(_),
         }) = self.by_name.get(&name).copied()
         {
-            self.put(name, key, seed, level);
+            self.put(name, key, after, seed, level);
         }
     }
 
@@ -109,7 +123,7 @@ impl CacheBlocks {
         let Some(named) = self.by_name.get_mut(&name) else {
             return;
         };
-        let (key, Some(level)) = (named.key, named.level.take()) else {
+        let (key, after, Some(level)) = (named.key, named.after, named.level.take()) else {
             return;
         };
         self.gone.push_back(name);
@@ -122,7 +136,7 @@ impl CacheBlocks {
         {
             self.by_name.remove(&oldest);
         }
-        self.count(key, level, false);
+        self.count(key, after, level, false);
     }
 
     /// Nothing can be found any more.
@@ -133,29 +147,34 @@ impl CacheBlocks {
         self.note(Change::Cleared);
     }
 
-    fn put(&mut self, name: u64, key: u64, seed: Seed, level: Level) {
+    fn put(&mut self, name: u64, key: u64, after: u64, seed: Seed, level: Level) {
         let named = Named {
             key,
+            after,
             seed,
             level: Some(level),
         };
         let before = self.by_name.insert(name, named);
         // First, so that what moves is nowhere missing.
-        self.count(key, level, true);
+        self.count(key, after, level, true);
         if let Some(Named {
             key,
+            after,
             level: Some(level),
             ..
         }) = before
         {
-            self.count(key, level, false);
+            self.count(key, after, level, false);
         }
     }
 
     /// Counts one block more or less with a key.
-    fn count(&mut self, key: u64, level: Level, is_more: bool) {
-        let counts = self.held.entry(key).or_default();
-        let [device, host] = counts;
+    fn count(&mut self, key: u64, after: u64, level: Level, is_more: bool) {
+        let held = self.held.entry(key).or_insert(Held {
+            counts: [0; 2],
+            after,
+        });
+        let [device, host] = &mut held.counts;
         let count = match level {
             Level::Device => device,
             Level::Host => host,
@@ -166,12 +185,12 @@ impl CacheBlocks {
             false => before.saturating_sub(1),
         };
         let changed = (before == 0) != (*count == 0);
-        if *counts == [0; 2] {
+        if held.counts == [0; 2] {
             self.held.remove(&key);
         }
         if changed {
             self.note(match is_more {
-                true => Change::Stored(key, level),
+                true => Change::Stored(key, after, level),
                 false => Change::Removed(key, level),
             });
         }
@@ -204,16 +223,22 @@ impl CacheBlocks {
         self.capacity
     }
 
-    /// The keys of the blocks on the device and on the host.
-    pub(super) fn keys(&self) -> [Vec<u64>; 2] {
+    /// Whether a block with this key is on any level.
+    pub(super) fn holds(&self, key: u64) -> bool {
+        self.held.contains_key(&key)
+    }
+
+    /// The keys of the blocks on the device and on the host, each with the key before it.
+    pub(super) fn keys(&self) -> [Vec<(u64, u64)>; 2] {
         let mut device = Vec::with_capacity(self.held.len());
         let mut host = Vec::new();
-        for (key, [on_device, on_host]) in &self.held {
-            if *on_device > 0 {
-                device.push(*key);
+        for (key, held) in &self.held {
+            let [on_device, on_host] = held.counts;
+            if on_device > 0 {
+                device.push((*key, held.after));
             }
-            if *on_host > 0 {
-                host.push(*key);
+            if on_host > 0 {
+                host.push((*key, held.after));
             }
         }
         [device, host]

@@ -6,13 +6,13 @@ use inflight_kserve::cache_state::BlockChanges;
 
 use super::blocks::Level;
 
-/// Changes that are kept: a watcher that is further behind gets a snapshot. 24 bytes each, and 8 in a message.
+/// Changes that are kept: a watcher that is further behind gets a snapshot. 32 bytes each, and 16 in a message.
 pub(super) const MAX_CHANGES: usize = 64 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
-    /// A key that the level lacked.
-    Stored(u64, Level),
+    /// A key that the level lacked, and the one that it comes after.
+    Stored(u64, u64, Level),
     /// A key that it had.
     Removed(u64, Level),
     Cleared,
@@ -57,13 +57,13 @@ impl Changes {
     pub(super) fn since(&self, number: u64) -> Option<Difference> {
         let from = usize::try_from(number.checked_sub(self.first)?).ok()?;
         let mut difference = Difference::default();
-        // By key and level: whether the first and the last change stored it.
-        let mut seen: HashMap<(u64, Level), (bool, bool)> = HashMap::new();
+        // By key and level: whether the first and the last change stored it, and what it comes after.
+        let mut seen: HashMap<(u64, Level), (bool, bool, u64)> = HashMap::new();
         let mut order = Vec::new();
         for change in self.kept.range(from.min(self.kept.len())..) {
-            let (key, is_stored) = match *change {
-                Change::Stored(key, level) => ((key, level), true),
-                Change::Removed(key, level) => ((key, level), false),
+            let (key, is_stored, after) = match *change {
+                Change::Stored(key, after, level) => ((key, level), true, after),
+                Change::Removed(key, level) => ((key, level), false, 0),
                 Change::Cleared => {
                     difference.cleared = true;
                     seen.clear();
@@ -71,18 +71,22 @@ impl Changes {
                     continue;
                 }
             };
-            let (_, last) = seen.entry(key).or_insert_with(|| {
+            let (_, last, _) = seen.entry(key).or_insert_with(|| {
                 order.push(key);
-                (is_stored, is_stored)
+                (is_stored, is_stored, after)
             });
             *last = is_stored;
         }
         for key in order {
             // What ends as it began has not changed.
-            if let Some((true, true)) = seen.get(&key) {
-                difference.of(key.1).stored.push(key.0);
-            } else if let Some((false, false)) = seen.get(&key) {
-                difference.of(key.1).removed.push(key.0);
+            match seen.get(&key) {
+                Some((true, true, after)) => {
+                    let changes = difference.of(key.1);
+                    changes.stored.push(key.0);
+                    changes.after.push(*after);
+                }
+                Some((false, false, _)) => difference.of(key.1).removed.push(key.0),
+                _ => {}
             }
         }
         Some(difference)

@@ -24,8 +24,9 @@ impl LoadSource for Idle {
 /// What a reader makes of the updates.
 #[derive(Debug, Default)]
 struct Reader {
-    device: BTreeSet<u64>,
-    host: BTreeSet<u64>,
+    /// Each with the key before it.
+    device: BTreeMap<u64, u64>,
+    host: BTreeMap<u64, u64>,
     sequence: u64,
     snapshots: u32,
     in_snapshot: bool,
@@ -51,11 +52,12 @@ impl Reader {
             (&mut self.host, &update.host),
         ] {
             for changes in changes.iter() {
-                for key in &changes.stored {
-                    assert!(set.insert(*key), "stored twice");
+                assert_eq!(changes.stored.len(), changes.after.len());
+                for (key, after) in changes.stored.iter().zip(&changes.after) {
+                    assert!(set.insert(*key, *after).is_none(), "stored twice");
                 }
                 for key in &changes.removed {
-                    assert!(set.remove(key), "removed and not there");
+                    assert!(set.remove(key).is_some(), "removed and not there");
                 }
             }
         }
@@ -67,7 +69,7 @@ impl Reader {
 
     fn has(&self, board: &Board) -> bool {
         let [device, host] = board.state.lock().blocks.keys();
-        self.device == BTreeSet::from_iter(device) && self.host == BTreeSet::from_iter(host)
+        self.device == BTreeMap::from_iter(device) && self.host == BTreeMap::from_iter(host)
     }
 }
 
@@ -103,8 +105,8 @@ async fn a_watcher_gets_what_there_is_then_changes_in_batches_and_heartbeats() {
     assert_eq!((shape.tokens_per_block, shape.reports_blocks), (SIZE, true));
     assert_eq!((shape.device_blocks, shape.host_blocks), (100, 10));
     reader.read(&first);
-    assert_eq!(reader.device, BTreeSet::from([named[0]]));
-    assert_eq!(reader.host, BTreeSet::from([named[1]]));
+    assert_eq!(reader.device, BTreeMap::from([(named[0], 0)]));
+    assert_eq!(reader.host, BTreeMap::from([(named[1], named[0])]));
 
     // Nothing changes: a heartbeat.
     let start = Instant::now();
@@ -122,7 +124,8 @@ async fn a_watcher_gets_what_there_is_then_changes_in_batches_and_heartbeats() {
     });
     reader.read(&watch.next().await.unwrap());
     assert_eq!(start.elapsed(), Duration::ZERO);
-    assert_eq!(reader.device, BTreeSet::from_iter(named.iter().copied()));
+    let before = std::iter::once(0).chain(named.iter().copied());
+    assert_eq!(reader.device, named.iter().copied().zip(before).collect());
     assert!(reader.host.is_empty());
 
     // And those that follow closely wait for each other.
@@ -130,7 +133,7 @@ async fn a_watcher_gets_what_there_is_then_changes_in_batches_and_heartbeats() {
     reports.report(|blocks| blocks.removed(2));
     reader.read(&watch.next().await.unwrap());
     assert_eq!(start.elapsed(), Duration::from_millis(10));
-    assert_eq!(reader.device, BTreeSet::from([named[0]]));
+    assert_eq!(reader.device, BTreeMap::from([(named[0], 0)]));
 
     reports.report(CacheBlocks::cleared);
     let last = watch.next().await.unwrap();
@@ -232,19 +235,19 @@ fn a_block_after_one_that_is_gone_still_has_its_key() {
     blocks.stored(2, Parent::Block(1), &block(2), Level::Device);
     let tokens = [block(1), block(2)].concat();
     let named = keys(&tokens, SIZE as usize, Seed::new(None, b""));
-    assert_eq!(blocks.keys(), [vec![named[1]], vec![]]);
+    assert_eq!(blocks.keys(), [vec![(named[1], named[0])], vec![]]);
     // Without a key: not full, or after a block that nobody reported.
     blocks.stored(3, Parent::Block(2), &[1], Level::Device);
     blocks.stored(4, Parent::Block(99), &block(4), Level::Device);
     blocks.stored(5, Parent::Block(4), &block(5), Level::Device);
-    assert_eq!(blocks.keys(), [vec![named[1]], vec![]]);
+    assert_eq!(blocks.keys(), [vec![(named[1], named[0])], vec![]]);
     // How many names of the gone are remembered is bounded.
     for name in 100..100_000 {
         blocks.stored(name, plain(), &block(name as i32), Level::Device);
         blocks.removed(name);
     }
     blocks.stored(6, Parent::Block(1), &block(2), Level::Device);
-    assert_eq!(blocks.keys(), [vec![named[1]], vec![]]);
+    assert_eq!(blocks.keys(), [vec![(named[1], named[0])], vec![]]);
     blocks.stored(6, Parent::Block(99_999), &block(2), Level::Device);
     assert_eq!(blocks.keys()[0].len(), 2);
 }
@@ -360,8 +363,8 @@ proptest! {
                     reader.read(&watch.next().await.unwrap());
                 }
                 assert!(reader.has(&board));
-                assert_eq!(reader.device, expected(Level::Device));
-                assert_eq!(reader.host, expected(Level::Host));
+                assert!(reader.device.keys().copied().eq(expected(Level::Device)));
+                assert!(reader.host.keys().copied().eq(expected(Level::Host)));
                 assert!(watch.next().now_or_never().is_none());
             }
         });

@@ -16,7 +16,7 @@ use super::{Board, Watching};
 const BATCH: Duration = Duration::from_millis(10);
 /// The longest silence.
 const HEARTBEAT: Duration = Duration::from_millis(500);
-/// Keys in one message of a snapshot: 64 KiB, far below any message limit.
+/// Keys in one message of a snapshot: 128 KiB, far below any message limit.
 const PART: usize = 8 * 1024;
 
 /// The load that messages report.
@@ -35,9 +35,10 @@ pub(crate) struct Watch<L> {
     sent: Option<Instant>,
 }
 
+/// Keys, each with the key before it.
 struct Snapshot {
-    device: Vec<u64>,
-    host: Vec<u64>,
+    device: Vec<(u64, u64)>,
+    host: Vec<(u64, u64)>,
     begun: bool,
 }
 
@@ -139,9 +140,11 @@ impl<L: LoadSource> Watch<L> {
         if ends {
             self.snapshot = None;
         }
-        let stored = |stored| {
+        let stored = |keys: Vec<(u64, u64)>| {
+            let (stored, after) = keys.into_iter().unzip();
             Some(BlockChanges {
                 stored,
+                after,
                 removed: Vec::new(),
             })
         };
@@ -169,6 +172,6 @@ impl<L: LoadSource> Watch<L> {
 }
 
 /// Takes at most `most` keys.
-fn take(keys: &mut Vec<u64>, most: usize) -> Vec<u64> {
+fn take(keys: &mut Vec<(u64, u64)>, most: usize) -> Vec<(u64, u64)> {
     keys.split_off(keys.len().saturating_sub(most))
 }

@@ -42,6 +42,8 @@ pub(super) struct LiveRequest {
     pub(super) rest_of_batch: Vec<ClientId>,
     pub(super) canary: Option<oneshot::Sender<Result<(), String>>>,
     pub(super) prompt_tokens: u32,
+    /// Those that the cache is not known to hold.
+    pub(super) uncached_tokens: u32,
     pub(super) output_tokens: u32,
     pub(super) received: Instant,
     pub(super) handed_over: Option<Instant>,
@@ -91,6 +93,7 @@ impl LiveRequest {
             rest_of_batch: Vec::new(),
             canary: None,
             prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
+            uncached_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
             output_tokens: 0,
             received: now,
             handed_over: None,
@@ -118,6 +121,7 @@ impl LiveRequest {
             rest_of_batch: Vec::new(),
             canary: Some(sender),
             prompt_tokens: 1,
+            uncached_tokens: 1,
             output_tokens: 0,
             received: now,
             handed_over: None,
@@ -250,7 +254,7 @@ impl Registry {
     /// Its first row came.
     pub(super) fn start(&mut self, client_id: ClientId) {
         let request = self.requests.get(self.key(client_id));
-        let prompt_tokens = request.map_or(0, |request| request.prompt_tokens);
+        let prompt_tokens = request.map_or(0, |request| request.uncached_tokens);
         self.queued_prompt_tokens = self
             .queued_prompt_tokens
             .saturating_sub(prompt_tokens.into());
@@ -296,7 +300,7 @@ impl Registry {
     }
 
     pub(super) fn insert(&mut self, request: LiveRequest) -> ClientId {
-        self.queued_prompt_tokens += u64::from(request.prompt_tokens);
+        self.queued_prompt_tokens += u64::from(request.uncached_tokens);
         let key = self.requests.insert(request);
         self.id(key)
     }
@@ -312,7 +316,7 @@ impl Registry {
         let key = self.key(client_id);
         let request = self.requests.remove(key)?;
         if request.first_row.is_none() {
-            let tokens = u64::from(request.prompt_tokens);
+            let tokens = u64::from(request.uncached_tokens);
             self.queued_prompt_tokens = self.queued_prompt_tokens.saturating_sub(tokens);
         }
         if let Some(ticket) = request.ticket {
@@ -364,7 +368,7 @@ pub(crate) struct Waits {
     /// Requests without a place in the batch, and those with one.
     pub(crate) queued: u32,
     pub(crate) running: u32,
-    /// Of requests without a row, whether they have a place or not.
+    /// Of requests without a row, whether they have a place or not: what the cache is not known to hold.
     pub(crate) prompt_tokens: u64,
 }
 

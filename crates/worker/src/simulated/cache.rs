@@ -11,7 +11,8 @@ use inflight_blocks::Seed;
 /// What watchers of the cache are to learn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CacheChange {
-    Stored(u64, Seed),
+    /// A key, and the one before it; 0: it is a prompt's first.
+    Stored(u64, u64, Seed),
     Removed(u64),
 }
 
@@ -71,12 +72,12 @@ impl BlockCache {
     }
 
     /// A block was computed and has one user. False where another holds the same.
-    pub(super) fn store(&mut self, key: u64, seed: Seed) -> bool {
+    pub(super) fn store(&mut self, key: u64, after: u64, seed: Seed) -> bool {
         if self.held.contains_key(&key) {
             return false;
         }
         self.held.insert(key, Held { users: 1, since: 0 });
-        self.note(CacheChange::Stored(key, seed));
+        self.note(CacheChange::Stored(key, after, seed));
         true
     }
 

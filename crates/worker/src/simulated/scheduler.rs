@@ -7,12 +7,12 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use inflight_blocks::{Chain, Seed};
-use inflight_kserve::names;
 use inflight_kserve::step::{FinishReason, RowError, StepBatch};
 use tonic::Code;
 
 use super::SimulatedOptions;
 use super::cache::{BlockCache, CacheChange};
+use crate::cache::seed_of;
 use crate::executor::{ClientId, InflightBatchingStats, IterationStats, KvCacheStats, Request};
 
 /// Overdue iterations that one await returns at most, so that a late await does not build an unbounded
@@ -65,11 +65,13 @@ impl Active {
         let Some(context) = &self.context else {
             return;
         };
-        for key in context.keys.iter().skip(self.shared.len()) {
+        for place in self.shared.len()..context.keys.len() {
+            let (key, before) = (context.keys[place], place.checked_sub(1));
+            let after = before.map_or(0, |before| context.keys[before]);
             // Where another has computed the same meanwhile, its own block stays unknown.
-            if cache.store(*key, context.seed) {
+            if cache.store(key, after, context.seed) {
                 self.blocks = self.blocks.saturating_sub(1);
-                self.shared.push(*key);
+                self.shared.push(key);
             }
         }
     }
@@ -87,9 +89,10 @@ impl Active {
             if context.rest.len() < context.size {
                 continue;
             }
+            let after = context.chain.last().unwrap_or(0);
             let key = context.chain.push(&context.rest);
             context.rest.clear();
-            if cache.store(key, context.seed) {
+            if cache.store(key, after, context.seed) {
                 self.blocks = self.blocks.saturating_sub(1);
                 self.shared.push(key);
             }
@@ -144,15 +147,6 @@ impl Context {
             tokens,
         }
     }
-}
-
-/// What keeps a request's blocks apart from others'.
-fn seed_of(request: &Request) -> Seed {
-    let mut tensors = request.tensors.iter();
-    let salt = tensors.find(|tensor| tensor.name == names::CACHE_SALT);
-    // Its length in four bytes, then itself.
-    let salt = salt.and_then(|tensor| tensor.data.get(4..));
-    Seed::new(None, salt.unwrap_or_default())
 }
 
 /// What of a request is in the cache.

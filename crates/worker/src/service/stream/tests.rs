@@ -43,8 +43,14 @@ fn shared() -> Shared {
         max_queue_wait: PATIENCE,
         slow_reader_timeout: PATIENCE,
     };
-    let (engine, _threads) =
-        Engine::start(Arc::new(executor), limits_of_engine, metrics, 0).unwrap();
+    let (engine, _threads) = Engine::start(
+        Arc::new(executor),
+        limits_of_engine,
+        metrics,
+        Board::new(16, false),
+        0,
+    )
+    .unwrap();
     engine.set_proven();
     let catalog = Catalog::new(ModelNames::first(CORE_MODEL), limits.info.clone(), None);
     Shared {

@@ -251,7 +251,7 @@ fn prompt(client_id: u64, tokens: &[i32], max_tokens: u32) -> Request {
 fn salted(request: Request, salt: &str) -> Request {
     let data = [&(salt.len() as u32).to_le_bytes()[..], salt.as_bytes()].concat();
     let tensor = NamedTensor {
-        name: names::CACHE_SALT.to_owned(),
+        name: inflight_kserve::names::CACHE_SALT.to_owned(),
         datatype: "BYTES".to_owned(),
         shape: vec![1],
         data: Bytes::from(data),
@@ -369,7 +369,7 @@ proptest! {
         let mut follow = |scheduler: &mut Scheduler| {
             for change in scheduler.take_cache_changes() {
                 let is_new = match change {
-                    CacheChange::Stored(key, _) => told.insert(key),
+                    CacheChange::Stored(key, _, _) => told.insert(key),
                     CacheChange::Removed(key) => told.remove(&key),
                 };
                 assert!(is_new, "{change:?} changes nothing");
