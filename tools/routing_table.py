@@ -2,8 +2,8 @@
 
     python tools/routing_table.py inflight simulate TRACES...
 
-A cell's load is that of 8 workers at the recorded times, for each worker: `--rate` is the rate times workers / 8. Of
-the others it shows the best of each column, which are seldom of the same policy.
+A cell's load is that of 8 workers at the recorded times, for each worker: `--rate` is the rate times
+workers / 8. Of the others it shows the best of each column, which are seldom of the same policy.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ def main() -> None:
     cells = list(product(traces, WORKERS, RATES, GATEWAYS, ARRIVALS))
     # A thousand workers report to each of 16 gateways: minutes a policy.
     cells = [cell for cell in cells if cell[1] < 1000 or cell[3][0] == 1]
-    head = "trace workers rate gateways lost% arrivals hits/ceiling mean_s best_other p99_s best_other uneven".split()
-    print("| " + " | ".join(word.replace("_", " ") for word in head) + " |")
-    print("|---" * len(head) + "|")
+    head = "trace | workers | rate | gateways | lost % | arrivals | hits / ceiling"
+    head += " | mean s | best other | p99 s | best other | uneven"
+    print(f"| {head} |")
+    print("|---" * (head.count("|") + 1) + "|")
     with ThreadPoolExecutor(2) as pool:
         for row in pool.map(lambda cell: run(command, cell), cells):
             print(row, flush=True)

@@ -51,7 +51,7 @@ impl Request {
     }
 }
 
-/// Chooses the server with the least expected cost; among equals, the one with the fewest requests that generate, and
+/// Chooses the server with the least expected cost; among equals, the one with the fewest open requests, and
 /// then the one that was used the longest ago. `None`: none of them is known and not drained.
 pub fn choose(
     request: &Request,
@@ -77,7 +77,7 @@ pub fn choose(
         } = expected;
         // A float that is negative or not a number becomes 0.
         let steps = ((cost + delay) * (1.0 / EQUAL)) as u64;
-        let rank = (steps, outlook.running, outlook.last_turn);
+        let rank = (steps, outlook.open, outlook.last_turn);
         if best.is_none_or(|(least, _)| rank < least) {
             let choice = Choice {
                 server,

@@ -9,7 +9,7 @@
 //! ```text
 //! wait    = pace × slow × tokens in front of the request that are not computed yet
 //! compute = pace × slow × tokens of the request that are not cached
-//! cost    = wait + price × compute + compute × (wait + compute / 2) / second + 3 s × recent
+//! cost    = wait + price × compute + compute × (wait + compute / 2) / second + 3 s × recent + 5 ms × open
 //! ```
 //!
 //! `pace` is the server's learned seconds a prompt token. `slow` is 1 + running / 256: requests that generate share
@@ -18,7 +18,7 @@
 //! ## Why the cost is more than the time to the first token
 //!
 //! `wait + compute` is when the first token may come, and the best for this request alone. But what a server computes
-//! also costs others, in three ways. Each is in seconds of their waiting.
+//! also costs others, in four ways. Each is in seconds of their waiting.
 //!
 //! - **Later requests wait for it.** `price` is what a second of computing costs all together. A fleet that is busy for
 //!   a share ρ of the time passes it on to about 1 / (1 − ρ) seconds in all: 3.5 at ρ = 0.7, where queues begin to
@@ -26,6 +26,8 @@
 //!   makes its own conversation forget where it was: there it is 10. In between it follows the share of full caches.
 //! - **A long prompt is worse than many short ones.** About one request a second comes to a busy server. Those that come
 //!   while it computes wait for half of it on average, and for all that is in front of it: hence the square.
+//! - **Who generates shares each iteration** (`open`). One more sequence of an 8B model makes an iteration some 0.03 ms
+//!   longer on an H200; over the 200 tokens of an answer, and for both, that is 5 ms or more.
 //! - **Conversations come back.** A server that computed much lately holds what will be asked for next. What has no
 //!   cache anywhere goes where less was computed in the last minute (`recent`, a share of the time).
 //!
@@ -63,6 +65,8 @@ const PRICE: f64 = 3.5;
 const PRICE_FULL: f64 = 10.0;
 /// Requests a second that come to a busy server.
 const ARRIVALS: f64 = 1.0;
+/// What an open request costs a new one.
+const OPEN: Seconds = 0.005;
 /// What a server that computed all the last minute costs more than one that did not.
 const RECENT: Seconds = 3.0;
 /// What a block in the host's memory costs, as a share of computing it: reading back 512 tokens of an 8B model takes
@@ -203,6 +207,19 @@ impl Expectations {
         }
     }
 
+    /// What a server reported no longer counts: it is silent, or not believed.
+    pub fn unreported(&mut self, server: u32) {
+        let before = self.change(server, |one| {
+            let before = (one.has_reported(), one.is_full());
+            one.forget_report();
+            before
+        });
+        if let Some((reported, full)) = before {
+            self.reporting -= u32::from(reported);
+            self.full -= u32::from(full);
+        }
+    }
+
     /// Counts a request that is sent to a server now.
     pub fn sent(&mut self, server: u32, work: &Work, now: Seconds) -> Ticket {
         let number = self.next_number;
@@ -280,7 +297,8 @@ impl Prices {
             cost: wait
                 + self.compute * compute
                 + ARRIVALS * compute * (wait + compute / 2.0)
-                + RECENT * outlook.recent(now),
+                + RECENT * outlook.recent(now)
+                + OPEN * f64::from(outlook.open),
         })
     }
 }

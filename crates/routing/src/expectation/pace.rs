@@ -37,7 +37,7 @@ impl Pace {
             return;
         }
         self.samples += size;
-        let weight = size * (1.0 / self.samples).max(WEIGHT).min(1.0);
+        let weight = size * (1.0 / self.samples).clamp(WEIGHT, 1.0);
         let furthest = FURTHEST.ln();
         self.log += weight * (sample.ln() - self.log).clamp(-furthest, furthest);
     }

@@ -19,7 +19,8 @@ const PATIENCE: Seconds = 1.0;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outlook {
     pub(super) is_open: bool,
-    pub(crate) running: u32,
+    /// Requests that generate, and those of this gateway that will.
+    pub(crate) open: u32,
     pub(crate) last_turn: u64,
     /// Seconds a token, if enough was learned, and by how much what generates slows it.
     pub(super) pace: Option<f64>,
@@ -130,6 +131,11 @@ impl Server {
         Some(learned)
     }
 
+    pub(super) fn forget_report(&mut self) {
+        self.report = None;
+        self.included = 0;
+    }
+
     /// Takes a request that is expected to start after `patience`.
     pub(super) fn take_sent(
         &mut self,
@@ -153,12 +159,19 @@ impl Server {
         if self.forget(number) {
             self.started += 1;
             self.last_start = now;
+            // Until the next report counts it.
+            if let Some(report) = &mut self.report {
+                report.running += 1;
+            }
         }
     }
 
     pub(super) fn ended(&mut self, number: u64) {
         if number >= self.first_number && !self.forget(number) {
             self.started = self.started.saturating_sub(1);
+            if let Some(report) = &mut self.report {
+                report.running = report.running.saturating_sub(1);
+            }
         }
     }
 
@@ -170,6 +183,7 @@ impl Server {
 
     pub(super) fn outlook(&self) -> Outlook {
         let running = self.report.map_or(self.started, |report| report.running);
+        let waiting = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
         let (working, since, included) = match &self.report {
             Some(report) => {
                 let working = [report.queued_tokens as f64, report.urgent_tokens as f64];
@@ -191,7 +205,7 @@ impl Server {
         }
         Outlook {
             is_open: !self.is_drained,
-            running,
+            open: running.saturating_add(waiting),
             last_turn: self.last_turn,
             pace: self.pace.seconds(),
             slow: slow(running),
