@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from inflight.executors.base import CacheChange, CacheChanges
+from inflight.executors.tensorrt_llm.cache_events import first_block_hash
 from support import double
 from trtllm.harness import collect, request_of
 from trtllm.pytorch_setup import start
@@ -91,3 +93,48 @@ def test_events_that_cannot_be_read_are_said_once(
         assert not collect(made, 9)[9][-1].errors
         made.shutdown()
     assert caplog.text.count("reports no events of its KV cache: RuntimeError: no queue") == 1
+
+
+def test_the_worker_gets_what_they_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = 32
+    tokens = [{"token_id": token, "token_extra_id": 0} for token in range(size)]
+    name = first_block_hash(range(size), None)
+    block = {"block_hash": name, "tokens": tokens, "cache_level": 0}
+    waiting: list[Any] = [
+        {"event_id": 0, "data": {"type": "stored", "parent_hash": None, "blocks": [block]}},
+        {"event_id": 1, "data": {"type": "removed", "block_hashes": [name]}},
+        {"event_id": 2, "data": {"type": "stored"}},
+    ]
+
+    async def some(timeout: float | None = 2) -> Any:
+        assert timeout
+        if waiting:
+            yield waiting.pop(0)
+
+    told: list[CacheChanges] = []
+    with double.installed():
+        monkeypatch.setattr(
+            sys.modules["tensorrt_llm"].LLM, "get_kv_cache_events_async", lambda _, timeout: some(timeout)
+        )
+        made = start(tmp_path, **ON)
+        assert made.info().tokens_per_block == size
+        assert "cache_events" in made.info().capabilities
+        assert made.report_cache(told.append) == (0, 0)
+        deadline = time.monotonic() + 10.0
+        while len(told) < 3 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        made.shutdown()
+    # What cannot be read ends the reports, and what they said.
+    assert [one.kinds for one in told] == [
+        bytes([CacheChange.STORED]),
+        bytes([CacheChange.REMOVED]),
+        bytes([CacheChange.CLEARED]),
+    ]
+    assert told[0].firsts == ((0, None, b""),)
+
+
+def test_without_events_nothing_is_announced(tmp_path: Path) -> None:
+    with double.installed():
+        made = start(tmp_path)
+        assert "cache_events" not in made.info().capabilities
+        made.shutdown()

@@ -88,6 +88,11 @@ class Adapters:
             self._ids[name], self._loaded[task_id], self._given[task_id] = task_id, directory, state
         return task_id
 
+    def task_ids(self) -> frozenset[int]:
+        """Those that are announced or loaded."""
+        with self._lock:
+            return frozenset((*(task_id for _, task_id in self.announced), *self._ids.values()))
+
     def unload(self, name: str) -> None:
         """Requests no longer find it. Errors: `AdapterRefused` where there is none of that name."""
         with self._lock:

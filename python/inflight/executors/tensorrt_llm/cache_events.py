@@ -26,9 +26,9 @@ class CacheEventReader:
     """Reads events in order; one for each executor."""
 
     def __init__(self, tokens_per_block: int, adapters: Iterable[int] = ()) -> None:
-        """``adapters``: the task ids that requests may ask for."""
+        """``adapters``: the task ids that requests may ask for; they may change."""
         self._size = tokens_per_block
-        self._origins: tuple[int | None, ...] = (None, *adapters)
+        self.adapters = tuple(adapters)
         self._last: int | None = None
         #: Of several windows, only the longest's blocks say what a prompt finds.
         self._window = 0
@@ -82,7 +82,7 @@ class CacheEventReader:
         if parent is not None:
             columns.store(kind, _name(block["block_hash"]), _name(parent), ids)
             return
-        for origin in self._origins:
+        for origin in (None, *self.adapters):
             if block["block_hash"] == first_block_hash(ids, origin):
                 columns.firsts.append((len(columns.parents), origin, b""))
                 columns.store(kind, _name(block["block_hash"]), 0, ids)

@@ -19,9 +19,19 @@ from pathlib import Path
 from typing import Any
 
 from inflight.errors import UserMistake
-from inflight.executors.base import IterationStats, ModelInfo, Request, ResponseBatch, StatusCode
+from inflight.executors.base import (
+    CacheChange,
+    CacheChanges,
+    CacheReport,
+    IterationStats,
+    ModelInfo,
+    Request,
+    ResponseBatch,
+    StatusCode,
+)
 from inflight.executors.columns import Columns
 from inflight.executors.tensorrt_llm import images, pytorch_config, ranks
+from inflight.executors.tensorrt_llm.cache_events import CacheEventReader
 from inflight.executors.tensorrt_llm.convert import Refused
 from inflight.executors.tensorrt_llm.guide_check import find_grammar, takes_formats
 from inflight.executors.tensorrt_llm.guide_requests import FORMATS
@@ -38,6 +48,8 @@ LOG = logging.getLogger("inflight.tensorrt_llm")
 
 #: The capability of executors that load LoRA adapters while they run.
 LOADING = "adapter_loading"
+#: And of those that report which blocks their cache holds.
+CACHE_EVENTS = "cache_events"
 
 #: Without it several sequences of a greedy request are a ValueError.
 N_GREEDY = "TLLM_ALLOW_N_GREEDY_DECODING"
@@ -50,6 +62,8 @@ _STATS_DRAIN_S = 0.05
 _STATS_TIMEOUT_S = 1.0
 #: Iterations, or events, that one call returns.
 _MAX_STATS = 1000
+#: Between two looks for events of the cache where there were none.
+_EVENTS_PAUSE_S = 0.05
 _SLICE_S = 0.25
 #: Requests whose images are decoded at once, next to the loop and the thread that brings requests. Images of
 #: a request have `images.MAX_PIXELS` at most.
@@ -297,6 +311,34 @@ class PyTorchExecutor:
                 LOG.warning("TensorRT-LLM reports no events of its KV cache: %s", describe(error))
             return ()
 
+    def report_cache(self, report: CacheReport) -> tuple[int, int]:
+        """Reports blocks from now on, from TensorRT-LLM's events, which have one reader.
+        Returns (0, 0): how many blocks each level holds is not known."""
+        reading = threading.Thread(
+            target=self._report_cache, args=(report,), name="tensorrt-llm-cache", daemon=True
+        )
+        reading.start()
+        return 0, 0
+
+    def _report_cache(self, report: CacheReport) -> None:
+        reader = CacheEventReader(self._info.tokens_per_block)
+        adapters = self._builder.adapters
+        while not self._closed and self._failure is None:
+            events = self.kv_cache_events()
+            if not events:
+                time.sleep(_EVENTS_PAUSE_S)
+                continue
+            if adapters is not None:
+                reader.adapters = tuple(adapters.task_ids())
+            try:
+                changes = reader.read(events)
+            except (KeyError, TypeError, ValueError, OverflowError) as error:
+                LOG.warning("events of TensorRT-LLM's KV cache cannot be read: %s", describe(error))
+                report(CacheChanges(bytes([CacheChange.CLEARED]), bytes(8)))
+                return
+            if changes is not None:
+                report(changes)
+
     async def _drain(self, ask: Callable[..., Any]) -> Sequence[Any]:
         """What `ask` returns at once. On the loop, because the queue of a request that was made there can be
         read there only."""
@@ -422,6 +464,8 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
     grammar = find_grammar() if "guided_decoding" in offered and backend == "xgrammar" else None
     formats = grammar is not None and takes_formats(grammar)
     max_seq_len = pytorch_config.loaded_length(llm, sizes.max_seq_len)
+    has_events = callable(getattr(llm, "get_kv_cache_events_async", None))
+    reports_events = has_events and pytorch_config.reports_events(arguments)
     info = ModelInfo(
         executor="tensorrt_llm",
         vocab_size=sizes.vocab_size,
@@ -435,6 +479,7 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
             *offered,
             *((FORMATS,) if formats else ()),
             *((LOADING,) if "lora" in offered else ()),
+            *((CACHE_EVENTS,) if reports_events else ()),
         ),
         adapters=() if adapters is None else adapters.announced,
     )
@@ -454,10 +499,7 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
         preprocess=getattr(llm, "preprocess", None),
     )
     builder = SamplingBuilder(find, bindings, torch, sizes.vocab_size, adapters, started)
-    has_events = callable(getattr(llm, "get_kv_cache_events_async", None))
-    return PyTorchExecutor(
-        llm, builder, info, reports_events=has_events and pytorch_config.reports_events(arguments)
-    )
+    return PyTorchExecutor(llm, builder, info, reports_events=reports_events)
 
 
 def _can_see(llm: Any, version: str) -> bool:

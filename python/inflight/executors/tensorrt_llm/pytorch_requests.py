@@ -92,6 +92,11 @@ class SamplingBuilder:
             and (field.pytorch.keyword != "seed" or self._started.full_sampler)
         ]
 
+    @property
+    def adapters(self) -> Adapters | None:
+        """The LoRA adapters; None where the worker was started without LoRA."""
+        return self._adapters
+
     def require_adapters(self) -> Adapters:
         """The LoRA adapters. Errors: `AdapterRefused` where the worker was started without LoRA."""
         if self._adapters is None:
