@@ -189,6 +189,7 @@ def test_probes_and_tools_find_the_services(server: Server) -> None:
             [answer] = list(call(iter([b"\x3a\x00"])))
             for name in (
                 b"inference.GRPCInferenceService",
+                b"inflight.v1.CacheState",
                 b"inflight.v1.ModelAssets",
                 b"grpc.health.v1.Health",
             ):
