@@ -2,6 +2,7 @@
 //! What moves on the hot path are plain atomics, moved once for several messages or frames.
 
 mod intervals;
+mod placements;
 mod resumes;
 
 use std::sync::Arc;
@@ -190,6 +191,7 @@ impl Metrics {
             dropped_spans.clone(),
         );
         resumes::register(&upstream.resumes, &mut registry);
+        placements::register(&upstream.placements, &mut registry);
         Arc::new(Self {
             registry,
             requests,

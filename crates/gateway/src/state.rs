@@ -76,7 +76,7 @@ impl AppState {
             .saturating_mul(16)
             .max(MIN_BODY_MEMORY);
         // Discovery fills it.
-        let table = Arc::new(Table::new(&[]));
+        let table = Arc::new(Table::new(&[]).counted(metrics.upstream.placements.clone()));
         let resume_limits = ResumeLimits {
             most: options.max_resumes,
             wait: Duration::from_secs(options.resume_wait_s),

@@ -13,6 +13,7 @@ use tonic::Code;
 
 use super::handles::Handle;
 use super::inbox::{Inbox, Notice};
+use super::placement::Seat;
 use super::prompt_request::PromptRequest;
 use super::pulse::Pulse;
 use super::registry::{Registry, Sequences};
@@ -48,6 +49,8 @@ pub struct Connection {
     /// Whether the server still answers.
     pub pulse: Arc<Pulse>,
     leaving: AtomicBool,
+    /// Its place among the workers of its model; `None`: there are too many.
+    seat: Option<Arc<Seat>>,
     transport: Box<dyn Transport>,
     registry: Arc<Registry>,
 }
@@ -68,9 +71,21 @@ impl Connection {
             last_turn: LastTurn::default(),
             pulse,
             leaving: AtomicBool::new(false),
+            seat: None,
             transport,
             registry,
         }
+    }
+
+    /// With its place among the workers of its model.
+    #[must_use]
+    pub fn seated(self, seat: Option<Arc<Seat>>) -> Self {
+        Self { seat, ..self }
+    }
+
+    /// Its place among the workers of its model.
+    pub fn seat(&self) -> Option<&Arc<Seat>> {
+        self.seat.as_ref()
     }
 
     /// The task of a LoRA adapter, where the server has it.

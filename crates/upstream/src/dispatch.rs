@@ -11,6 +11,7 @@ use super::connection::Connection;
 use super::delivery::Tried;
 use super::handles::Handle;
 use super::inbox::Inbox;
+use super::placement::Placed;
 use super::prompt_request::PromptRequest;
 use super::registry::Sequences;
 use super::request_queue::NotSent;
@@ -50,11 +51,11 @@ pub fn dispatch(
 ) -> Result<Dispatched, NotDispatched> {
     let mut failure = NotDispatched::NoWorker;
     while tried.has_room() {
-        let Some(connection) = entry.pick(suits, tried.addresses()) else {
+        let Some((connection, placed)) = entry.pick(suits, tried.addresses(), prompts) else {
             break;
         };
         tried.add(&connection.address);
-        match send_all(connection, prompts, n, suits.resumes) {
+        match send_all(connection, placed, prompts, n, suits.resumes) {
             Ok(dispatched) => return Ok(dispatched),
             Err(NotSent::Closed) => {}
             Err(NotSent::Full) => failure = NotDispatched::Full,
@@ -65,6 +66,7 @@ pub fn dispatch(
 
 fn send_all(
     connection: Arc<Connection>,
+    placed: Option<Placed>,
     prompts: &[PromptRequest<'_>],
     n: u32,
     resumes: bool,
@@ -77,6 +79,7 @@ fn send_all(
         handles: Vec::new(),
         sequences,
         timer: None,
+        placed,
     };
     for (prompt, index) in prompts.iter().zip(0u32..) {
         for choice in (0..n).step_by(sequences as usize) {
@@ -121,6 +124,8 @@ pub struct OpenHandles {
     sequences: u32,
     /// Ends them at their deadline.
     timer: Option<AbortHandle>,
+    /// Why the worker was picked, where its reports are heard.
+    placed: Option<Placed>,
 }
 
 impl OpenHandles {
@@ -158,6 +163,31 @@ impl OpenHandles {
     /// The worker's connection.
     pub fn connection(&self) -> &Arc<Connection> {
         &self.connection
+    }
+
+    /// Why the worker was picked; `None`: it was the least loaded.
+    pub fn placed(&self) -> Option<&Placed> {
+        self.placed.as_ref()
+    }
+
+    /// The first output came.
+    pub fn started(&mut self) {
+        if let Some(placed) = &mut self.placed {
+            placed.started();
+        }
+    }
+
+    /// The worker says how many of the prompt's tokens were cached.
+    pub fn found_cached(&mut self, tokens: u32) {
+        let Some(fault) = self
+            .placed
+            .as_mut()
+            .and_then(|placed| placed.cached(tokens))
+        else {
+            return;
+        };
+        let worker = &self.connection.address;
+        tracing::warn!(%worker, "worker's cache unknown: {}", fault.text());
     }
 
     /// Stops the work of one handle.

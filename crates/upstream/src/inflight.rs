@@ -10,9 +10,10 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::select_all;
+use futures_util::future::{join_all, select_all};
 use inflight_kserve::assets::model_assets_client::ModelAssetsClient;
 use inflight_kserve::assets::{DescribeRequest, ModelDescription, WatchAdaptersRequest};
+use inflight_kserve::cache_state::cache_state_client::CacheStateClient;
 use inflight_kserve::client::{self, ConnectError};
 use inflight_kserve::encoded::EncodedClient;
 use inflight_kserve::inference::grpc_inference_service_client::GrpcInferenceServiceClient;
@@ -25,6 +26,7 @@ use self::step_stream::StepStream;
 use super::connection::Connection;
 use super::context::Context;
 use super::peer::Served;
+use super::placement;
 use super::pool::Pool;
 use super::rpc::{self, RpcError};
 use super::slot::WorkerSlot;
@@ -58,6 +60,7 @@ pub struct Worker {
     streams: Vec<StepStream>,
     kserve: GrpcInferenceServiceClient<Channel>,
     assets: ModelAssetsClient<Channel>,
+    caches: CacheStateClient<Channel>,
 }
 
 impl Worker {
@@ -95,15 +98,20 @@ impl Worker {
             models: models(&mut kserve, &core).await?,
             of: Some(of),
         });
+        let caches = client::cache_state_client(channel.clone());
         let requests = EncodedClient::new(channel, &options);
         let mut streams = Vec::new();
         for served in served {
-            streams.push(StepStream::open(slot, served, requests.clone(), context.limits).await?);
+            let name = &served.description.served_model_name;
+            let seat = context.table.placement(name).join();
+            let requests = requests.clone();
+            streams.push(StepStream::open(slot, served, requests, context.limits, seat).await?);
         }
         Ok(Self {
             streams,
             kserve,
             assets,
+            caches,
         })
     }
 
@@ -139,6 +147,7 @@ impl Worker {
             (reason, _, _) = select_all(reads) => reason,
             reason = slot.watch_pulse(context.limits.worker_silence, probe) => reason,
             never = follow_adapters(self.assets, slot, connections.first(), context) => match never {},
+            never = follow_caches(self.caches, &connections) => match never {},
         };
         let reason = rpc::abbreviated(&reason).to_owned();
         let requests = connections
@@ -175,6 +184,24 @@ async fn follow_adapters(
         }
         tokio::time::sleep(WATCH_AGAIN).await;
     }
+    std::future::pending().await
+}
+
+/// Keeps up with what the cache of each model holds for as long as it is polled.
+async fn follow_caches(
+    caches: CacheStateClient<Channel>,
+    connections: &[Arc<Connection>],
+) -> Infallible {
+    let follow = |connection: &Arc<Connection>| {
+        let (caches, connection) = (caches.clone(), Arc::clone(connection));
+        async move {
+            let model = &connection.served.description.core_model_name;
+            if let Some(seat) = connection.seat() {
+                placement::follow::follow(caches, model, &connection.address, seat).await;
+            }
+        }
+    };
+    join_all(connections.iter().map(follow)).await;
     std::future::pending().await
 }
 

@@ -24,6 +24,7 @@ pub mod inflight;
 pub mod metrics;
 pub mod model;
 pub mod peer;
+pub mod placement;
 pub mod pool;
 pub mod prompt_request;
 pub mod pulse;

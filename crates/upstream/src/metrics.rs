@@ -77,11 +77,60 @@ impl Default for Resumes {
     }
 }
 
+/// What a request's worker was picked by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlacedBy {
+    /// Some of its prompt was expected in the worker's cache.
+    Cache,
+    /// The least was expected of the worker.
+    Load,
+}
+
+impl PlacedBy {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Cache, Self::Load];
+}
+
+/// What a request's worker was picked by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct PlacedLabels {
+    by: &'static str,
+}
+
+impl From<PlacedBy> for PlacedLabels {
+    fn from(by: PlacedBy) -> Self {
+        Self {
+            by: match by {
+                PlacedBy::Cache => "cache",
+                PlacedBy::Load => "load",
+            },
+        }
+    }
+}
+
+/// What was wrong with a worker's reports.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct FaultLabels {
+    pub reason: &'static str,
+}
+
+/// What is counted of requests whose worker was picked by what it reports.
+#[derive(Clone, Debug, Default)]
+pub struct Placements {
+    pub requests: Family<PlacedLabels, Counter>,
+    /// Of answers that say what was cached: what was expected.
+    pub expected_tokens: Counter,
+    /// And what they say.
+    pub found_tokens: Counter,
+    pub faults: Family<FaultLabels, Counter>,
+}
+
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     pub retries: Family<RetryLabels, Counter>,
     pub resumes: Resumes,
+    pub placements: Placements,
     pub tokens_out: Family<ModelLabels, Counter>,
 }
 

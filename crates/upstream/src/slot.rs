@@ -202,6 +202,14 @@ impl WorkerSlot {
         self.past.lock().reason.clone()
     }
 
+    /// What is wrong with its reports of what its caches hold; empty: nothing, or it does not report.
+    pub fn cache_reason(&self) -> &'static str {
+        let connections = self.connections.load();
+        let mut seats = connections.iter().filter_map(|one| one.seat());
+        let reason = seats.find_map(|seat| seat.hearing().reason());
+        reason.unwrap_or_default()
+    }
+
     /// Remembers which of a server's models cannot be served, and why. Returns those for which that is new: a server
     /// may be looked at every second.
     pub fn set_refused(&self, refused: BTreeMap<String, String>) -> BTreeMap<String, String> {

@@ -13,8 +13,11 @@ use tokio::sync::watch;
 
 use super::connection::Connection;
 use super::inbox::Notice;
+use super::placement::{Ask, Placed, Placement};
 use super::pool::Pool;
+use super::prompt_request::PromptRequest;
 use super::slot::{PastModel, WorkerSlot};
+use crate::metrics::Placements;
 use crate::model::adapter::Adapter;
 use crate::model::served::ServedModel;
 
@@ -29,6 +32,7 @@ pub struct ModelEntry {
     /// Names of the LoRA adapters that any of its workers has.
     pub adapters: BTreeSet<String>,
     workers: Vec<Arc<WorkerSlot>>,
+    placement: Arc<Placement>,
     /// Of all models.
     turns: Arc<Turns>,
 }
@@ -65,26 +69,50 @@ impl ModelEntry {
         Some((served, adapter))
     }
 
-    /// Picks the worker of a request: the ready connection with the fewest active requests, and among
-    /// equals the one whose last turn is longest ago. None of the `tried` addresses counts.
-    pub fn pick(&self, suits: Suits<'_>, tried: &[Arc<str>]) -> Option<Arc<Connection>> {
-        let choose = || {
-            self.least_loaded(|connection| {
-                connection.served.description.content_hash == suits.content_hash
-                    && !tried.contains(&connection.address)
-                    && suits.adapter.is_none_or(|adapter| {
-                        connection.task_of(&adapter.name) == Some(adapter.task_id)
-                    })
-                    && (!suits.resumes || connection.resumes())
-                    && suits
-                        .weights
-                        .is_none_or(|weights| connection.served.description.weights == weights)
-                    && !suits
-                        .without
-                        .is_some_and(|one| std::ptr::eq(one, connection))
-            })
+    /// Picks the worker of a request. None of the `tried` addresses counts. Where workers report their caches and their
+    /// load, it is the one of which the least is expected ([`Placement`]); otherwise the ready connection with the
+    /// fewest active requests, and among equals the one whose last turn is longest ago.
+    pub fn pick(
+        &self,
+        suits: Suits<'_>,
+        tried: &[Arc<str>],
+        prompts: &[PromptRequest<'_>],
+    ) -> Option<(Arc<Connection>, Option<Placed>)> {
+        if let Some(block_tokens) = self.placement.block_tokens()
+            && let Some((connection, placed)) = self.place(suits, tried, prompts, block_tokens)
+        {
+            return Some((connection, Some(placed)));
+        }
+        let choose = || self.least_loaded(|connection| suits.takes(connection, tried));
+        let picked = self.turns.pick(choose, |connection| &connection.last_turn);
+        Some((picked?, None))
+    }
+
+    fn place(
+        &self,
+        suits: Suits<'_>,
+        tried: &[Arc<str>],
+        prompts: &[PromptRequest<'_>],
+        block_tokens: u32,
+    ) -> Option<(Arc<Connection>, Placed)> {
+        let ready = self.workers.iter();
+        let ready = ready.filter_map(|slot| slot.connection(&self.name));
+        let mut fitting: Vec<Arc<Connection>> = ready
+            .filter(|connection| suits.takes(connection, tried))
+            .collect();
+        // One without a place cannot be chosen.
+        fitting.retain(|connection| connection.seat().is_some());
+        // Without a choice, blocks need no names.
+        let block_tokens = if fitting.len() > 1 { block_tokens } else { 0 };
+        let ask = Ask::new(prompts, block_tokens);
+        let seats = fitting.iter().filter_map(|connection| connection.seat());
+        let placed = self.placement.place(&ask, seats)?;
+        let is_placed = |connection: &Arc<Connection>| {
+            let seat = connection.seat();
+            seat.is_some_and(|seat| Arc::ptr_eq(seat, placed.seat()))
         };
-        self.turns.pick(choose, |connection| &connection.last_turn)
+        let place = fitting.iter().position(is_placed)?;
+        Some((fitting.swap_remove(place), placed))
     }
 
     /// And the number of its last turn.
@@ -113,6 +141,24 @@ pub struct Suits<'a> {
     pub weights: Option<&'a str>,
     /// Any but this one, which has the request. A worker that has come back since is another.
     pub without: Option<&'a Connection>,
+}
+
+impl Suits<'_> {
+    fn takes(&self, connection: &Connection, tried: &[Arc<str>]) -> bool {
+        let description = &connection.served.description;
+        description.content_hash == self.content_hash
+            && !tried.contains(&connection.address)
+            && self
+                .adapter
+                .is_none_or(|adapter| connection.task_of(&adapter.name) == Some(adapter.task_id))
+            && (!self.resumes || connection.resumes())
+            && self
+                .weights
+                .is_none_or(|weights| description.weights == weights)
+            && !self
+                .without
+                .is_some_and(|one| std::ptr::eq(one, connection))
+    }
 }
 
 /// Why no model was found.
@@ -153,6 +199,9 @@ pub struct Table {
     /// Those that are configured, and behind them those that were and still have requests.
     workers: ArcSwap<Vec<Arc<WorkerSlot>>>,
     models: ArcSwap<BTreeMap<String, Arc<ModelEntry>>>,
+    /// What is known of the workers of each model. As many as there were models since the start.
+    placements: Mutex<BTreeMap<String, Arc<Placement>>>,
+    counts: Placements,
     turns: Arc<Turns>,
     /// One change at a time.
     changing: Mutex<()>,
@@ -166,12 +215,20 @@ impl Table {
         let table = Self {
             workers: ArcSwap::default(),
             models: ArcSwap::default(),
+            placements: Mutex::default(),
+            counts: Placements::default(),
             turns: Arc::default(),
             changing: Mutex::new(()),
             adapters_changed: watch::Sender::new(()),
         };
         table.configure(addresses);
         table
+    }
+
+    /// With what is counted of placed requests.
+    #[must_use]
+    pub fn counted(self, counts: Placements) -> Self {
+        Self { counts, ..self }
     }
 
     /// Every configured worker, and those that were and still have requests.
@@ -227,6 +284,17 @@ impl Table {
     /// Every known model, by name.
     pub fn models(&self) -> Arc<BTreeMap<String, Arc<ModelEntry>>> {
         self.models.load_full()
+    }
+
+    /// What is known of the workers of a model.
+    pub fn placement(&self, model: &str) -> Arc<Placement> {
+        let mut placements = self.placements.lock();
+        if let Some(placement) = placements.get(model) {
+            return Arc::clone(placement);
+        }
+        let placement = Arc::new(Placement::new(self.counts.clone()));
+        placements.insert(model.to_owned(), Arc::clone(&placement));
+        placement
     }
 
     /// Whether small conversations with any model wait for no other process.
@@ -407,6 +475,7 @@ impl Table {
                 let entry = models
                     .entry(model.name.clone())
                     .or_insert_with(|| ModelEntry {
+                        placement: self.placement(&model.name),
                         name: model.name,
                         created: model.created,
                         max_seq_len: model.max_seq_len,

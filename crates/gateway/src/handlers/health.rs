@@ -27,6 +27,9 @@ pub(crate) struct WorkerHealth {
     ready: bool,
     #[serde(skip_serializing_if = "String::is_empty")]
     reason: String,
+    /// Why requests are placed without what it reports of its caches.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    cache: &'static str,
 }
 
 /// The process answers.
@@ -61,6 +64,7 @@ pub(crate) async fn ready(
         address: slot.address.to_string(),
         ready: slot.is_ready(),
         reason: slot.reason(),
+        cache: slot.cache_reason(),
     });
     let workers = match trusted {
         Some(_) => workers.collect(),

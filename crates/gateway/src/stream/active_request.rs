@@ -215,6 +215,7 @@ impl ActiveRequest {
             };
             if result.is_ok() {
                 self.has_started = true;
+                self.handles.started();
                 let (generated, choices) = (self.generated(), self.choices.len());
                 self.record.output(at, generated, choices);
             }
@@ -273,6 +274,9 @@ impl ActiveRequest {
                 }
                 // Another worker counts the prompt again, and what was generated as well.
                 let counts = self.counted.get(group) != Some(&true);
+                if let Some(tokens) = details.cached_tokens {
+                    self.handles.found_cached(tokens);
+                }
                 if counts {
                     self.cached_tokens += u64::from(details.cached_tokens.unwrap_or(0));
                 }

@@ -15,6 +15,7 @@ use crate::context::Limits;
 use crate::handles::Handle;
 use crate::metrics::Metrics;
 use crate::model::served::ServedModel;
+use crate::placement::Seat;
 use crate::prompt_request::PromptRequest;
 use crate::registry::Registry;
 use crate::request_queue::{NotSent, RequestQueue};
@@ -71,6 +72,7 @@ impl StepStream {
         served: Arc<ServedModel>,
         mut client: EncodedClient,
         limits: Limits,
+        seat: Option<Arc<Seat>>,
     ) -> Result<Self, RpcError> {
         let queue = Arc::new(RequestQueue::new(limits.send_queue));
         let stream = client.model_stream_infer(queue.stream());
@@ -84,7 +86,7 @@ impl StepStream {
         let pulse = Arc::clone(&slot.pulse);
         let connection = Connection::new(address, served, pulse, transport, Arc::clone(&registry));
         Ok(Self {
-            connection: Arc::new(connection),
+            connection: Arc::new(connection.seated(seat)),
             registry,
             stream,
         })

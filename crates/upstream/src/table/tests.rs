@@ -91,7 +91,14 @@ fn ties_take_turns_and_the_least_loaded_wins() {
     let table = table();
     let connections: Vec<_> = (0..3).map(|index| ready(&table, index, "m", "h")).collect();
     let entry = table.find("m").unwrap();
-    let pick = || entry.pick(suits("h"), &[]).unwrap().address.to_string();
+    let pick = || {
+        entry
+            .pick(suits("h"), &[], &[])
+            .unwrap()
+            .0
+            .address
+            .to_string()
+    };
     // Asking what to prepare for does not use up a turn.
     let prepare_and_pick = || entry.next_served().map(|_| pick()).unwrap();
     let turns: Vec<_> = (0..6).map(|_| prepare_and_pick()).collect();
@@ -102,10 +109,10 @@ fn ties_take_turns_and_the_least_loaded_wins() {
             .unwrap();
     }
     assert!((0..4).all(|_| pick() == "b:1"));
-    let elsewhere = entry.pick(suits("h"), &["b:1".into()]).unwrap();
+    let elsewhere = entry.pick(suits("h"), &["b:1".into()], &[]).unwrap().0;
     assert_eq!(&*elsewhere.address, "a:1");
     let tried = ["a:1", "b:1", "c:1"].map(Arc::from);
-    assert!(entry.pick(suits("h"), &tried).is_none());
+    assert!(entry.pick(suits("h"), &tried, &[]).is_none());
 }
 
 #[tokio::test]
@@ -130,8 +137,9 @@ async fn a_worker_that_is_taken_out_keeps_its_requests_and_gets_no_more() {
         &*table
             .find("m")
             .unwrap()
-            .pick(suits("h"), &[])
+            .pick(suits("h"), &[], &[])
             .unwrap()
+            .0
             .address,
         "b:1"
     );
@@ -161,8 +169,8 @@ fn a_lost_worker_is_passed_over_and_its_model_stays_known() {
     let entry = table.find("m").unwrap();
     let pick = |hash| {
         entry
-            .pick(suits(hash), &[])
-            .map(|connection| connection.address.to_string())
+            .pick(suits(hash), &[], &[])
+            .map(|(connection, _)| connection.address.to_string())
     };
     assert_eq!(
         (0..3).filter_map(|_| pick("new")).collect::<Vec<_>>(),

@@ -1,0 +1,125 @@
+//! The messages of a worker's stream, checked before anything is believed. Pure: a message in, what it says out.
+
+use inflight_kserve::cache_state::{CacheShape, CacheUpdate, WorkerLoad};
+use inflight_routing::expectation::{Report, Seconds};
+
+use super::trust::Fault;
+
+/// Blocks of a level beyond what the worker says it can hold that are still believed: what is stored and what is
+/// removed of one iteration may come in two messages.
+const SLACK: u64 = 1024;
+
+/// What was read of a stream so far.
+#[derive(Debug, Default)]
+pub(super) struct Reports {
+    /// The number of the last message.
+    sequence: u64,
+    shape: Option<CacheShape>,
+    /// Blocks that were stored and not removed, by level.
+    held: [u64; 2],
+    last: Option<WorkerLoad>,
+    names_blocks: bool,
+}
+
+/// What a message says, apart from its blocks.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    /// Everything that was said of blocks before is to be forgotten.
+    pub(super) forgets: bool,
+    pub(super) shape: Option<CacheShape>,
+    pub(super) report: Option<Report>,
+}
+
+impl Reports {
+    /// Whether blocks of this worker are named as those of the others.
+    pub(super) fn has_blocks(&self) -> bool {
+        self.names_blocks
+    }
+
+    pub(super) fn names_blocks(&mut self, names_blocks: bool) {
+        self.names_blocks = names_blocks;
+    }
+
+    /// Takes the next message.
+    ///
+    /// # Errors
+    /// [`Fault`]: no worker sends this.
+    pub(super) fn take(&mut self, update: &CacheUpdate, now: Seconds) -> Result<Taken, Fault> {
+        if update.sequence != self.sequence + 1 {
+            return Err(Fault::Gap);
+        }
+        self.sequence = update.sequence;
+        let forgets = update.snapshot_begin || update.cleared;
+        if forgets {
+            self.held = [0; 2];
+        }
+        let shape = update.shape.filter(|_| update.snapshot_begin);
+        if let Some(shape) = shape {
+            self.shape = Some(shape);
+        }
+        if self.shape.is_none() {
+            return Err(Fault::Impossible);
+        }
+        let capacity = self.capacity();
+        for ((held, changes), capacity) in self
+            .held
+            .iter_mut()
+            .zip([&update.device, &update.host])
+            .zip(capacity)
+        {
+            let Some(changes) = changes else { continue };
+            if changes.after.len() != changes.stored.len() {
+                return Err(Fault::Impossible);
+            }
+            *held = held.saturating_add(changes.stored.len() as u64);
+            let removed = changes.removed.len() as u64;
+            *held = held.checked_sub(removed).ok_or(Fault::Impossible)?;
+            if capacity > 0 && *held > capacity + SLACK {
+                return Err(Fault::Impossible);
+            }
+        }
+        let report = match update.load {
+            Some(load) => Some(self.report(&load, now)?),
+            None => None,
+        };
+        Ok(Taken {
+            forgets,
+            shape,
+            report,
+        })
+    }
+
+    /// Blocks of each level that the worker says it can hold; 0: it does not say.
+    pub(super) fn capacity(&self) -> [u64; 2] {
+        let shape = self.shape.unwrap_or_default();
+        [shape.device_blocks, shape.host_blocks]
+    }
+
+    /// Whether new blocks push others out.
+    fn is_full(&self) -> bool {
+        let [capacity, _] = self.capacity();
+        capacity > 0 && self.held[0] >= capacity - capacity / 20
+    }
+
+    fn report(&mut self, load: &WorkerLoad, now: Seconds) -> Result<Report, Fault> {
+        let before = self.last.replace(*load).unwrap_or(*load);
+        let computed_tokens = load
+            .prefill_tokens_total
+            .checked_sub(before.prefill_tokens_total)
+            .ok_or(Fault::Impossible)?;
+        let computed_seconds = load.prefill_seconds_total - before.prefill_seconds_total;
+        if !computed_seconds.is_finite() || computed_seconds < 0.0 {
+            return Err(Fault::Impossible);
+        }
+        Ok(Report {
+            at: now,
+            includes: None,
+            queued_tokens: load.queued_prompt_tokens,
+            urgent_tokens: 0,
+            running: load.running_requests,
+            is_full: self.is_full(),
+            computed_tokens,
+            computed_seconds,
+        })
+    }
+}

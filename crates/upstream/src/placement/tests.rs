@@ -1,0 +1,220 @@
+//! Workers of one model as their reports say, without a socket.
+
+use inflight_blocks::{Seed, keys};
+use inflight_kserve::cache_state::{BlockChanges, CacheShape, WorkerLoad};
+
+use super::*;
+
+const BLOCK: u32 = 4;
+
+fn ask(tokens: &[i32]) -> Ask {
+    Ask::of_one(tokens, BLOCK)
+}
+
+/// The keys of a prompt's blocks, as a worker's message stores them.
+fn stored(tokens: &[i32]) -> BlockChanges {
+    let stored = keys(tokens, BLOCK as usize, Seed::new(None, b""));
+    let mut after = vec![0];
+    after.extend_from_slice(&stored[..stored.len() - 1]);
+    BlockChanges {
+        stored,
+        after,
+        removed: Vec::new(),
+    }
+}
+
+fn first(device: BlockChanges) -> CacheUpdate {
+    CacheUpdate {
+        sequence: 1,
+        snapshot_begin: true,
+        snapshot_end: true,
+        device: Some(device),
+        shape: Some(CacheShape {
+            tokens_per_block: BLOCK,
+            device_blocks: 1000,
+            host_blocks: 0,
+            reports_blocks: true,
+        }),
+        load: Some(WorkerLoad::default()),
+        ..CacheUpdate::default()
+    }
+}
+
+/// Two workers that are heard, of which the second holds a prompt of 64 tokens.
+fn pair() -> (Arc<Placement>, Vec<Arc<Seat>>, Vec<i32>) {
+    let placement = Arc::new(Placement::new(Placements::default()));
+    let seats: Vec<_> = (0..2).map(|_| placement.join().unwrap()).collect();
+    let prompt: Vec<i32> = (0..64).collect();
+    seats[0].take(&first(BlockChanges::default())).unwrap();
+    seats[1].take(&first(stored(&prompt))).unwrap();
+    (placement, seats, prompt)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_goes_where_its_prompt_is_cached() {
+    let (placement, seats, prompt) = pair();
+    assert_eq!(placement.block_tokens(), Some(BLOCK));
+    for _ in 0..3 {
+        let placed = placement.place(&ask(&prompt), seats.iter()).unwrap();
+        assert!(Arc::ptr_eq(placed.seat(), &seats[1]));
+        assert_eq!(placed.expected_cached(), 64);
+    }
+    // Others go where less is to do.
+    let other: Vec<i32> = (1000..1064).collect();
+    let on_second = placement.place(&ask(&prompt), seats.iter()).unwrap();
+    let placed = placement.place(&ask(&other), seats.iter()).unwrap();
+    assert!(Arc::ptr_eq(placed.seat(), &seats[0]));
+    assert_eq!(placed.expected_cached(), 0);
+    drop(on_second);
+    // With the first alone, it goes there.
+    let placed = placement.place(&ask(&prompt), seats[..1].iter()).unwrap();
+    assert!(Arc::ptr_eq(placed.seat(), &seats[0]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_not_to_be_believed_is_forgotten() {
+    let good = |sequence| CacheUpdate {
+        sequence,
+        load: Some(WorkerLoad::default()),
+        ..CacheUpdate::default()
+    };
+    let removes_too_much = CacheUpdate {
+        device: Some(BlockChanges {
+            removed: vec![7; 100],
+            ..BlockChanges::default()
+        }),
+        ..good(2)
+    };
+    let stores_too_much = CacheUpdate {
+        device: Some(BlockChanges {
+            stored: (1..5000).collect(),
+            after: vec![0; 4999],
+            removed: Vec::new(),
+        }),
+        ..good(2)
+    };
+    let without_parents = CacheUpdate {
+        device: Some(BlockChanges {
+            stored: vec![9],
+            ..BlockChanges::default()
+        }),
+        ..good(2)
+    };
+    let backwards = CacheUpdate {
+        load: Some(WorkerLoad {
+            prefill_seconds_total: -1.0,
+            ..WorkerLoad::default()
+        }),
+        ..good(2)
+    };
+    let begins_late = CacheUpdate {
+        shape: None,
+        ..first(BlockChanges::default())
+    };
+    for (updates, expected) in [
+        (vec![first(BlockChanges::default()), good(2)], Ok(())),
+        (
+            vec![first(BlockChanges::default()), good(3)],
+            Err(Fault::Gap),
+        ),
+        (
+            vec![first(BlockChanges::default()), good(1)],
+            Err(Fault::Gap),
+        ),
+        (vec![good(1)], Err(Fault::Impossible)),
+        (vec![begins_late], Err(Fault::Impossible)),
+        (
+            vec![first(BlockChanges::default()), removes_too_much],
+            Err(Fault::Impossible),
+        ),
+        (
+            vec![first(BlockChanges::default()), stores_too_much],
+            Err(Fault::Impossible),
+        ),
+        (
+            vec![first(BlockChanges::default()), without_parents],
+            Err(Fault::Impossible),
+        ),
+        (
+            vec![first(BlockChanges::default()), backwards],
+            Err(Fault::Impossible),
+        ),
+    ] {
+        let placement = Arc::new(Placement::new(Placements::default()));
+        let seat = placement.join().unwrap();
+        let taken = updates.iter().try_for_each(|update| seat.take(update));
+        assert_eq!(taken, expected, "{updates:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_in_doubt_is_estimated_until_it_is_heard_again() {
+    let (placement, seats, prompt) = pair();
+    seats[1].doubt(Fault::Late);
+    assert_eq!(seats[1].hearing(), Hearing::Faulty(Fault::Late));
+    assert!(seats[1].hearing().reason().is_some());
+    let mut placed = placement.place(&ask(&prompt), seats[1..].iter()).unwrap();
+    assert_eq!(placed.expected_cached(), 0);
+    // From now on it is assumed to hold what it was sent, and not blamed where it does not.
+    drop(placed);
+    placed = placement.place(&ask(&prompt), seats.iter()).unwrap();
+    assert_eq!(placed.expected_cached(), 64);
+    assert_eq!(placed.cached(0), None);
+    drop(placed);
+    seats[1].begin();
+    seats[1].take(&first(stored(&prompt))).unwrap();
+    assert_eq!(seats[1].hearing(), Hearing::Heard);
+    let placed = placement.place(&ask(&prompt), seats.iter()).unwrap();
+    assert_eq!(placed.expected_cached(), 64);
+    // None is heard: requests go by their number.
+    drop(placed);
+    for seat in &seats {
+        seat.doubt(Fault::Lost);
+    }
+    assert_eq!(placement.block_tokens(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_that_lack_what_was_promised_end_the_trust() {
+    let (placement, seats, prompt) = pair();
+    let mut faults = Vec::new();
+    for _ in 0..16 {
+        let mut placed = placement.place(&ask(&prompt), seats.iter()).unwrap();
+        placed.started();
+        faults.extend(placed.cached(0));
+        // Once for each request.
+        faults.extend(placed.cached(0));
+    }
+    assert_eq!(faults, [Fault::Lies]);
+    assert_eq!(seats[1].hearing(), Hearing::Faulty(Fault::Lies));
+    // Not believed for a while, whatever it says.
+    seats[1].begin();
+    assert_eq!(seats[1].take(&first(stored(&prompt))), Err(Fault::Lies));
+    tokio::time::advance(Duration::from_secs(61)).await;
+    seats[1].begin();
+    assert_eq!(seats[1].take(&first(stored(&prompt))), Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_seat_is_free_again_without_what_its_worker_held() {
+    let (placement, mut seats, prompt) = pair();
+    drop(seats.pop());
+    let again = placement.join().unwrap();
+    assert_eq!(again.server, 1);
+    again.take(&first(BlockChanges::default())).unwrap();
+    seats.push(again);
+    let placed = placement.place(&ask(&prompt), seats.iter()).unwrap();
+    assert_eq!(placed.expected_cached(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn workers_with_other_blocks_are_placed_by_load() {
+    let (placement, mut seats, prompt) = pair();
+    let other = placement.join().unwrap();
+    let mut update = first(stored(&prompt));
+    update.shape.as_mut().unwrap().tokens_per_block = 2 * BLOCK;
+    other.take(&update).unwrap();
+    seats[1] = other;
+    let placed = placement.place(&ask(&prompt), seats.iter()).unwrap();
+    assert_eq!(placed.expected_cached(), 0);
+}

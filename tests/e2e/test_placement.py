@@ -1,0 +1,92 @@
+"""Requests go to the worker that holds their prompt, and to the other one when that is busy."""
+
+from __future__ import annotations
+
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+
+from support.http import post
+from support.metrics import total
+from support.processes import InflightProcess
+from support.servers import MODEL_NAME, Start, start_gateway, start_worker, wait_ready
+
+#: A prompt that takes 0.2 s and more where it is not cached.
+TIMING = ("--step-us=2000", "--prefill-us-per-token=500", "--enable-kv-cache-reuse=true")
+LENGTH = 400
+
+
+@dataclass
+class Fleet:
+    workers: list[InflightProcess]
+    gateway: InflightProcess
+    http: str
+
+    def ask(self, prompt: list[int]) -> int:
+        """How many tokens of the prompt were cached."""
+        body = {"model": MODEL_NAME, "prompt": prompt, "max_tokens": 2, "ignore_eos": True}
+        answer = post(self.http, "/v1/completions", body)
+        assert answer.status == 200, answer.body
+        usage = answer.json()["usage"]
+        return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+    def placed(self, by: str) -> float:
+        return total(self.http, "inflight_gateway_placed_requests_total", f'by="{by}"')
+
+
+@pytest.fixture
+def fleet(start: Start) -> Fleet:
+    workers = [start_worker(start, *TIMING) for _ in range(3)]
+    gateway = start_gateway(start, workers)
+    made = Fleet(workers, gateway, wait_ready(gateway))
+    gateway.wait_until("all are up", lambda: total(made.http, "inflight_gateway_worker_up") == 3)
+    return made
+
+
+def prompt(number: int) -> list[int]:
+    """Tokens that no other prompt begins with."""
+    return [100 + number, *range(100, 99 + LENGTH)]
+
+
+def test_prompts_that_begin_alike_share_a_worker(fleet: Fleet) -> None:
+    # Different prompts are spread; each comes back to where it was.
+    assert [fleet.ask(prompt(number)) for number in range(6)] == [0] * 6
+    for _ in range(2):
+        for number in range(6):
+            assert fleet.ask(prompt(number)) > LENGTH // 2
+            # As a chat goes on.
+            assert fleet.ask(prompt(number) + [number] * 40) > LENGTH // 2
+    assert fleet.placed("cache") >= 24
+    expected = total(fleet.http, "inflight_gateway_expected_cached_tokens_total")
+    found = total(fleet.http, "inflight_gateway_found_cached_tokens_total")
+    assert 0.8 * expected <= found <= 1.2 * expected
+    assert total(fleet.http, "inflight_gateway_cache_report_faults_total") == 0
+
+
+def test_a_prompt_that_everybody_sends_is_computed_by_others_too(fleet: Fleet) -> None:
+    fleet.ask(prompt(1))
+    with ThreadPoolExecutor(24) as pool:
+        # The answers after it differ, so that one worker alone would take long.
+        asked = [prompt(1) + [number] * 300 for number in range(24)]
+        cached = list(pool.map(fleet.ask, asked))
+    assert sum(count > LENGTH // 2 for count in cached) >= 12
+    counts = [total(worker.address("metrics"), "nv_inference_request_success") for worker in fleet.workers]
+    assert sum(count > 1 for count in counts) >= 2, counts
+
+
+def test_workers_that_come_back_are_known_to_hold_nothing(fleet: Fleet, start: Start) -> None:
+    assert fleet.ask(prompt(1)) == 0
+    assert fleet.ask(prompt(1)) > 0
+    for place, worker in enumerate(fleet.workers):
+        worker.send(signal.SIGKILL)
+        worker.wait()
+        port = worker.address("grpc").rpartition(":")[2]
+        fleet.workers[place] = start_worker(start, *TIMING, f"--grpc-port={port}")
+    up = "inflight_gateway_worker_up"
+    fleet.gateway.wait_until("all are up", lambda: total(fleet.http, up) == len(fleet.workers))
+    before = fleet.placed("cache")
+    assert fleet.ask(prompt(1)) == 0
+    assert fleet.placed("cache") == before
+    assert fleet.ask(prompt(1)) > 0
