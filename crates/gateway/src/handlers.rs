@@ -5,6 +5,7 @@ pub(crate) mod adapters;
 mod answer;
 pub(crate) mod chat;
 pub(crate) mod completions;
+pub(crate) mod console;
 mod content;
 pub(crate) mod count;
 mod deadline;

@@ -41,8 +41,9 @@ pub(crate) async fn around(
         is_kserve: error::is_kserve(path) && !error::is_probe(path),
         method: request.method().clone(),
     };
-    let needs_key = requested.is_openai || requested.is_anthropic || requested.is_kserve;
-    if let Some(tracer) = state.tracer.as_ref().filter(|_| needs_key) {
+    let is_call = requested.is_openai || requested.is_anthropic || requested.is_kserve;
+    let needs_key = is_call || shows_requests(path);
+    if let Some(tracer) = state.tracer.as_ref().filter(|_| is_call) {
         let entry = Entry::Http {
             method: access_log::method_label(request.method()),
             route: requested.route,
@@ -81,6 +82,11 @@ fn is_api(path: &str) -> bool {
     path == "/v1"
         || path.starts_with("/v1/")
         || matches!(path, "/tokenize" | "/detokenize" | "/tokenizer_info")
+}
+
+/// Whether a path shows requests and workers, which only holders of a key may see. It is polled: no call of the API.
+fn shows_requests(path: &str) -> bool {
+    matches!(path, "/console/status" | "/console/requests")
 }
 
 /// Answers a request whose body nobody has read. Over HTTP/1 the client may be sending it still, and would

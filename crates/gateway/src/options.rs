@@ -48,6 +48,11 @@ pub struct GatewayOptions {
     #[arg(default_value_t = true)]
     pub kserve: bool,
 
+    /// Whether browsers get the console at `/`: a page to chat with the models and to watch the gateway
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(default_value_t = true)]
+    pub console: bool,
+
     /// Certificate of these ports and its chain, as a PEM file: clients then use `https://`
     /// and gRPC over TLS. Read again when it changes
     #[arg(long, value_name = "FILE", requires = "tls_key")]

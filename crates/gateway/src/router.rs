@@ -5,9 +5,10 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::{MethodRouter, any, get, post};
 
+use crate::console;
 use crate::handlers::{
-    adapters, chat, completions, count, embeddings, fallback, health, kserve, messages, metrics,
-    models, responses, tokenize,
+    adapters, chat, completions, console as console_data, count, embeddings, fallback, health,
+    kserve, messages, metrics, models, responses, tokenize,
 };
 use crate::middleware;
 use crate::openapi;
@@ -16,7 +17,9 @@ use crate::state::AppState;
 /// All routes over the shared state.
 pub(crate) fn router(state: Arc<AppState>) -> Router {
     let cors = state.access.cors();
+    let serves_console = state.requests.is_some();
     let routes = routes().into_iter();
+    let routes = routes.filter(|(path, _)| serves_console || !console::owns(path));
     let router = routes
         .fold(Router::new(), |router, (path, methods)| {
             router.route(path, methods)
@@ -86,6 +89,10 @@ pub(crate) fn routes() -> Vec<(&'static str, Methods)> {
         ("/v2/", any(kserve::call)),
         ("/v2/{*rest}", any(kserve::call)),
         ("/metrics", get(metrics::metrics)),
+        ("/", get(console::get_page)),
+        ("/console/{file}", get(console::get_file)),
+        ("/console/status", get(console_data::status)),
+        ("/console/requests", get(console_data::requests)),
         ("/openapi.json", get(openapi::get_document)),
         ("/docs", get(openapi::get_page)),
     ]

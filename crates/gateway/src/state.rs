@@ -17,6 +17,7 @@ use crate::guide::Guides;
 use crate::images::{Images, Rules};
 use crate::metrics::Metrics;
 use crate::options::GatewayOptions;
+use crate::requests::Requests;
 use crate::response_store::{Bounds, ResponseStore};
 
 /// All bodies together may take 16 times the largest one, but never less than this, so that a small
@@ -41,6 +42,8 @@ pub(crate) struct AppState {
     pub max_body_bytes: usize,
     pub allows_lora_loading: bool,
     pub serves_kserve: bool,
+    /// For the console; `None`: it is off.
+    pub requests: Option<Arc<Requests>>,
     pub request_timeout: Option<Duration>,
     /// How long a request's first token may take.
     pub first_token_timeout: Option<Duration>,
@@ -113,6 +116,7 @@ impl AppState {
             max_body_bytes: options.max_body_bytes,
             allows_lora_loading: options.allow_lora_loading,
             serves_kserve: options.kserve,
+            requests: options.console.then(Arc::default),
             request_timeout: options.request_timeout_s.map(Duration::from_secs),
             first_token_timeout: options.first_token_timeout_s.map(Duration::from_secs),
             resume_limits,

@@ -15,7 +15,7 @@ use super::deadline::deadline;
 use super::locate::Located;
 use super::prompt::PreparedPrompt;
 use crate::admission::{Admitted, BodyMemory, Work};
-use crate::client::Client;
+use crate::client::{Client, Owner};
 use crate::images::{Files, Wanted};
 use crate::metrics::FieldLabels;
 use crate::middleware::RequestContext;
@@ -41,6 +41,12 @@ pub(super) struct Arrival {
 }
 
 impl Arrival {
+    /// Whose it is.
+    pub(super) fn owner(&self) -> Owner {
+        let client = self.client.as_ref();
+        client.map(|client| client.owner()).unwrap_or_default()
+    }
+
     /// For calls that are not streams of the gateway's own; with the place that they hold.
     pub(super) fn call(self) -> (CallContext, Arc<Admitted>) {
         let Self {

@@ -19,7 +19,9 @@ use super::generate::{Arrival, Prepared};
 use super::locate::no_worker;
 use super::resuming::resumption;
 use crate::admission::Admitted;
+use crate::client::Owner;
 use crate::middleware::RequestContext;
+use crate::requests::{Facts, OpenFacts};
 use crate::state::AppState;
 use crate::stream::active_request::ActiveRequest;
 use crate::stream::choice::Choice;
@@ -37,6 +39,7 @@ pub(super) async fn send(
     prepared: &Arc<Prepared>,
     arrival: Arrival,
 ) -> Result<ActiveRequest, ApiError> {
+    let owner = arrival.owner();
     let Arrival {
         context, admitted, ..
     } = arrival;
@@ -52,6 +55,7 @@ pub(super) async fn send(
         state,
         prepared,
         context: &context,
+        owner,
         admitted: Some(admitted),
         active: None,
         sent: 0,
@@ -78,6 +82,7 @@ struct Sending<'a> {
     state: &'a Arc<AppState>,
     prepared: &'a Arc<Prepared>,
     context: &'a RequestContext,
+    owner: Owner,
     /// Until the first worker has it.
     admitted: Option<Admitted>,
     active: Option<ActiveRequest>,
@@ -137,6 +142,8 @@ impl Deliverable for Sending<'_> {
             (Some(active), _) => active.restart(dispatched, choices),
             (none, Some(admitted)) => {
                 let record = record(self.state, self.prepared, self.context, admitted);
+                let facts = facts(self.state, self.prepared, self.context, &self.owner);
+                let record = record.with_facts(facts);
                 let resumption = resumption(self.state, self.prepared, self.context);
                 let active = ActiveRequest::new(dispatched, choices, record, resumption);
                 *none = Some(active);
@@ -260,6 +267,19 @@ fn record(
         admitted,
         context.trace.clone(),
     )
+}
+
+/// What the console shows of the request; `None`: it is off.
+fn facts(
+    state: &AppState,
+    prepared: &Prepared,
+    context: &RequestContext,
+    owner: &Owner,
+) -> Option<OpenFacts> {
+    let requests = state.requests.as_ref()?;
+    let id = Arc::clone(&context.id);
+    let model = prepared.model.entry.name.as_str().into();
+    Some(requests.add(Facts::new(id, model, owner.clone(), context.started)))
 }
 
 /// The choices of an answer of which there is nothing yet.

@@ -129,6 +129,10 @@ pub(super) fn route_label(matched: Option<&str>, path: &str) -> &'static str {
             routes.next().map_or("/v2/other", |route| route.label())
         }
         Some("/metrics") => "/metrics",
+        Some("/") => "/",
+        Some("/console/{file}") => "/console/{file}",
+        Some("/console/status") => "/console/status",
+        Some("/console/requests") => "/console/requests",
         Some("/openapi.json") => "/openapi.json",
         Some("/docs") => "/docs",
         _ => "other",

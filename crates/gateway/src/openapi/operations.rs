@@ -10,6 +10,7 @@ use inflight_openai::{
 use schemars::SchemaGenerator;
 use serde_json::{Value, json};
 
+use crate::handlers::console::{Ended, Status};
 use crate::handlers::health::{Health, Version};
 
 /// One method of one path.
@@ -89,6 +90,8 @@ pub(super) enum Answer {
     TokenizerInfo,
     Health,
     Version,
+    Status,
+    EndedRequests,
     /// A JSON object without a schema of this document.
     Object,
     /// A JSON array without one.
@@ -139,6 +142,8 @@ impl Answer {
             Self::TokenizerInfo => generator.subschema_for::<TokenizerInfo<'static>>(),
             Self::Health => generator.subschema_for::<Health>(),
             Self::Version => generator.subschema_for::<Version>(),
+            Self::Status => generator.subschema_for::<Status>(),
+            Self::EndedRequests => generator.subschema_for::<Ended>(),
             Self::Object => return json!({"type": "object"}),
             Self::Array => return json!({"type": "array"}),
             // Nothing is valid.

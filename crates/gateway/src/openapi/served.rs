@@ -24,6 +24,8 @@ const ADAPTERS: Area = Area::new("Adapters", Error::OpenAi);
 const TOKENS: Area = Area::new("Tokens", Error::OpenAi);
 const HEALTH: Area = Area::new("Health", Error::None);
 const ABOUT: Area = Area::new("About", Error::None);
+/// Needs a key, like the API.
+const CONSOLE: Area = Area::new("About", Error::OpenAi);
 const KSERVE: Area = Area::new("KServe", Error::Triton);
 const KSERVE_HEALTH: Area = Area::new("KServe", Error::None);
 
@@ -317,6 +319,35 @@ pub(super) const OPERATIONS: &[Operation] = &[
     Operation::get(ABOUT, "/metrics", "metrics", "Metrics for Prometheus").answers(Answer::Plain),
     Operation::get(ABOUT, "/openapi.json", "openapi", "This document"),
     Operation::get(ABOUT, "/docs", "docs", "This document as a page").answers(Answer::Html),
+    Operation::get(
+        ABOUT,
+        "/",
+        "console",
+        "The console, a page for people; 404 for clients that do not name HTML in `Accept`",
+    )
+    .answers(Answer::Html),
+    Operation::get(
+        ABOUT,
+        "/console/{file}",
+        "console_file",
+        "A script or style of the console",
+    )
+    .answers(Answer::Plain),
+    Operation::get(
+        CONSOLE,
+        "/console/status",
+        "console_status",
+        "Open requests of the client's key, workers, and what is left to the key",
+    )
+    .answers(Answer::Status),
+    Operation::get(
+        CONSOLE,
+        "/console/requests",
+        "console_requests",
+        "How the latest requests of the client's key went, or those of one id",
+    )
+    .answers(Answer::EndedRequests)
+    .asks(&[("id", Type::Text)]),
     Operation::get(KSERVE, "/v2", "server_metadata", "What the server is"),
     Operation::get(
         KSERVE_HEALTH,

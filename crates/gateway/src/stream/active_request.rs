@@ -32,7 +32,6 @@ pub(crate) struct ActiveRequest {
     prompt_log_probs: Vec<Option<PromptLogProbs>>,
     /// Whether the gateway counted the prompt's tokens.
     prompt_is_counted: bool,
-    cached_tokens: u64,
     has_started: bool,
     retry: Option<RetryReason>,
     record: RequestRecord,
@@ -51,6 +50,7 @@ impl ActiveRequest {
         resumption: Option<Resumption>,
     ) -> Self {
         let Dispatched { inbox, handles } = dispatched;
+        record.sent_to(&handles.connection().address, None);
         Self {
             inbox,
             deltas: Deltas::default(),
@@ -59,7 +59,6 @@ impl ActiveRequest {
             prompt_log_probs: vec![None; handles.count()],
             handles,
             prompt_is_counted: record.prompt_tokens.is_some(),
-            cached_tokens: 0,
             has_started: false,
             retry: None,
             record,
@@ -72,6 +71,7 @@ impl ActiveRequest {
     /// while the client has got nothing.
     pub(crate) fn restart(&mut self, dispatched: Dispatched, choices: Vec<Choice>) {
         let Dispatched { inbox, handles } = dispatched;
+        self.note_move(&handles);
         self.inbox = inbox;
         self.prompt_log_probs = vec![None; handles.count()];
         // Stops what the first worker may still be doing.
@@ -79,7 +79,7 @@ impl ActiveRequest {
         self.deltas.clear();
         self.unfinished = choices.len();
         self.choices = choices;
-        self.cached_tokens = 0;
+        self.record.cached_tokens = 0;
         if !self.prompt_is_counted {
             self.record.prompt_tokens = None;
         }
@@ -111,11 +111,24 @@ impl ActiveRequest {
             tokens = self.generated(),
             "request continues at another worker"
         );
+        self.note_move(&handles);
         self.inbox = inbox;
         // Stops what the first worker may still be doing.
         self.handles = handles;
         self.deltas.clear();
         self.retry = None;
+    }
+
+    /// Notes which worker has it next, and what was wrong with the one that has it.
+    fn note_move(&self, next: &OpenHandles) {
+        let reason = self
+            .retry
+            .unwrap_or_else(|| match self.handles.connection() {
+                worker if worker.is_leaving() => RetryReason::Leaving,
+                _ => RetryReason::Silent,
+            });
+        let address = &next.connection().address;
+        self.record.sent_to(address, Some(reason.label()));
     }
 
     /// Whether its worker's failures and absence are answered here, and not by sending it anew.
@@ -278,7 +291,7 @@ impl ActiveRequest {
                     self.handles.found_cached(tokens);
                 }
                 if counts {
-                    self.cached_tokens += u64::from(details.cached_tokens.unwrap_or(0));
+                    self.record.cached_tokens += u64::from(details.cached_tokens.unwrap_or(0));
                 }
                 if let Some(count) = details.prompt_tokens.filter(|_| counts) {
                     *self.record.prompt_tokens.get_or_insert(0) += u64::from(count);
@@ -372,7 +385,7 @@ impl ActiveRequest {
 
     /// Tokens of the prompt, where they are counted, and those of them that were in the cache.
     pub(crate) fn prompt_counts(&self) -> (Option<u64>, u64) {
-        (self.record.prompt_tokens, self.cached_tokens)
+        (self.record.prompt_tokens, self.record.cached_tokens)
     }
 
     /// The id that the client knows the request by.
@@ -392,7 +405,7 @@ impl ActiveRequest {
         let usage = Usage::new(
             self.record.prompt_tokens?,
             self.generated(),
-            self.cached_tokens,
+            self.record.cached_tokens,
         );
         let reasoning = self.choices.iter().map(Choice::reasoning_tokens).sum();
         Some(usage.with_reasoning(reasoning))

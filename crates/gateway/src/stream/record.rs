@@ -2,7 +2,7 @@
 //! nothing of its content.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use inflight_upstream::trace::{Generated, Trace};
 use tokio::time::Instant;
@@ -10,6 +10,7 @@ use tokio::time::Instant;
 use crate::admission::Admitted;
 use crate::log::millis;
 use crate::metrics::{IntervalBatch, Metrics, ModelMetrics};
+use crate::requests::{End, OpenFacts};
 
 /// Measures a request while it lives, then logs and counts how it ended; holds its place among the admitted ones.
 #[derive(Debug)]
@@ -35,6 +36,10 @@ pub(crate) struct RequestRecord {
     prompt_is_counted: bool,
     admitted: Admitted,
     trace: Trace,
+    /// What the console shows; `None`: it is off.
+    facts: Option<OpenFacts>,
+    /// Tokens of the prompt that the worker had in its cache.
+    pub(super) cached_tokens: u64,
 }
 
 impl RequestRecord {
@@ -70,6 +75,24 @@ impl RequestRecord {
             prompt_is_counted: prompt_tokens.is_some(),
             admitted,
             trace,
+            facts: None,
+            cached_tokens: 0,
+        }
+    }
+
+    /// Writes what people look at.
+    pub(crate) fn with_facts(mut self, facts: Option<OpenFacts>) -> Self {
+        if let Some(facts) = &facts {
+            facts.prompt(self.prompt_tokens);
+        }
+        self.facts = facts;
+        self
+    }
+
+    /// Notes the worker that has it now, `because` of what was wrong with the one before.
+    pub(super) fn sent_to(&self, worker: &Arc<str>, because: Option<&'static str>) {
+        if let Some(facts) = &self.facts {
+            facts.sent(worker, because);
         }
     }
 
@@ -77,7 +100,13 @@ impl RequestRecord {
     pub(super) fn output(&mut self, arrived: Instant, generated: u64, choices: usize) {
         let new = generated.saturating_sub(self.completion_tokens);
         self.completion_tokens = generated;
+        if let Some(facts) = &self.facts {
+            facts.generated(generated);
+        }
         if self.first_output.is_none() {
+            if let Some(facts) = &self.facts {
+                facts.first_output(arrived - self.started);
+            }
             self.first_output = Some(arrived);
             self.trace.output(arrived);
             let waited = (arrived - self.started).as_secs_f64();
@@ -145,6 +174,16 @@ impl Drop for RequestRecord {
         let total = self.started.elapsed();
         if matches!(self.end, "stop" | "length") {
             self.of_model.request_time.observe(total.as_secs_f64());
+        }
+        if let Some(facts) = &self.facts {
+            facts.prompt(self.prompt_tokens);
+            facts.ended(End {
+                at: SystemTime::now(),
+                total,
+                finish: self.end,
+                status: self.status,
+                cached_tokens: self.cached_tokens,
+            });
         }
         if self.end == "error" && !self.is_answered {
             return;

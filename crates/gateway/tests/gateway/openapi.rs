@@ -17,6 +17,8 @@ async fn ask(gateway: &Gateway, method: &str, path: &str) -> Answer {
         .uri(path)
         .header("host", "gateway")
         .header("content-type", "application/json")
+        // At `/` there is something for browsers alone.
+        .header("accept", "application/json, text/html")
         .body(Full::from(body))
         .unwrap();
     Client::connect(gateway.address).await.whole(request).await
@@ -32,6 +34,7 @@ async fn a_method_is_served_where_the_document_has_it_and_nowhere_else() {
     let mut served = 0;
     for (path, methods) in paths {
         let concrete = path.replace("{id}", "resp_1").replace("{model}", "m");
+        let concrete = concrete.replace("{file}", "main.js");
         for method in ["GET", "POST", "DELETE", "PUT", "PATCH"] {
             let answer = ask(&gateway, method, &concrete).await;
             let told: Value = serde_json::from_slice(&answer.body).unwrap_or_default();

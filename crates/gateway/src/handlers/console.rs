@@ -1,0 +1,254 @@
+//! What the console asks: the gateway as it is now, and the latest requests. Owns the form of both; nothing here
+//! changes anything. A client sees the requests of its own key.
+
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use axum::Json;
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use inflight_upstream::connection::Connection;
+use inflight_upstream::slot::WorkerSlot;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use super::fallback;
+use crate::client::{Client, Owner};
+use crate::log::millis;
+use crate::query;
+use crate::quota::Rate;
+use crate::requests::{Facts, Sending};
+use crate::state::AppState;
+
+/// Listed at once, of the open requests and of those that have ended.
+const MOST_LISTED: usize = 100;
+
+/// The gateway now.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Status {
+    /// The gateway's own.
+    version: &'static str,
+    open: Open,
+    workers: Vec<Worker>,
+    /// What is left to the client's key; `null`: it has no limits.
+    key: Option<Limits>,
+}
+
+/// The open requests of the client's key.
+#[derive(Serialize, JsonSchema)]
+struct Open {
+    count: usize,
+    /// Those of them without a token yet.
+    waiting: usize,
+    /// The oldest of them.
+    requests: Vec<OpenRequest>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct OpenRequest {
+    id: String,
+    model: String,
+    worker: Option<String>,
+    age_ms: f64,
+    first_token_ms: Option<f64>,
+    prompt_tokens: Option<u64>,
+    completion_tokens: u64,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Worker {
+    address: String,
+    ready: bool,
+    /// Why it is not ready.
+    reason: String,
+    /// Open requests there, KServe's included.
+    active: usize,
+    /// While it is connected.
+    models: Vec<Model>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Model {
+    name: String,
+    /// Empty: a plain Triton server.
+    executor: String,
+    /// What distinguishes its weights, or its files, from those of others.
+    version: String,
+    /// Names of its LoRA adapters.
+    adapters: Vec<String>,
+    max_model_len: Option<usize>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Limits {
+    requests: Option<Left>,
+    tokens: Option<Left>,
+}
+
+/// One rate, in a minute.
+#[derive(Serialize, JsonSchema)]
+struct Left {
+    limit: u64,
+    remaining: u64,
+    reset_ms: f64,
+}
+
+/// The latest requests of the client's key that have ended, the latest first.
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Ended {
+    requests: Vec<EndedRequest>,
+}
+
+/// How a request went. Times are milliseconds since its arrival.
+#[derive(Serialize, JsonSchema)]
+struct EndedRequest {
+    id: String,
+    model: String,
+    /// Seconds since 1970.
+    ended_s: f64,
+    /// Until it was first sent to a worker.
+    prepared_ms: f64,
+    first_token_ms: Option<f64>,
+    total_ms: f64,
+    prompt_tokens: Option<u64>,
+    cached_tokens: u64,
+    completion_tokens: u64,
+    /// `stop`, `length`, `error` or `cancelled`.
+    finish: &'static str,
+    /// Of an error.
+    status: Option<u16>,
+    workers: Vec<Visit>,
+}
+
+/// A worker that a request was sent to.
+#[derive(Serialize, JsonSchema)]
+struct Visit {
+    address: String,
+    sent_ms: f64,
+    /// What was wrong with the worker before: `unavailable`, `full`, `silent` or `leaving`.
+    because: Option<&'static str>,
+}
+
+/// `GET /console/status`.
+pub(crate) async fn status(State(state): State<Arc<AppState>>, request: Request) -> Json<Status> {
+    let open = match &state.requests {
+        Some(requests) => requests.open(&owner(&request)),
+        None => Vec::new(),
+    };
+    let quota = Client::of(request.extensions()).and_then(|client| client.quota());
+    let left = quota.map(|quota| quota.left());
+    let waiting = open.iter().filter(|facts| facts.first_output().is_none());
+    Json(Status {
+        version: env!("CARGO_PKG_VERSION"),
+        open: Open {
+            count: open.len(),
+            waiting: waiting.count(),
+            requests: open.iter().take(MOST_LISTED).map(open_request).collect(),
+        },
+        workers: state.table.workers().iter().map(worker).collect(),
+        key: left.map(|left| Limits {
+            requests: left.requests.map(rate),
+            tokens: left.tokens.map(rate),
+        }),
+    })
+}
+
+/// `GET /console/requests`, with `?id=ID` those of one id: clients choose ids, so there may be several.
+pub(crate) async fn requests(State(state): State<Arc<AppState>>, request: Request) -> Response {
+    let Some(requests) = &state.requests else {
+        return fallback::unknown_route(request).await;
+    };
+    let ended = requests.ended(&owner(&request));
+    let wanted = query::value(request.uri(), "id");
+    let found = ended
+        .iter()
+        .filter(|facts| wanted.as_deref().is_none_or(|id| *facts.id == *id))
+        .take(MOST_LISTED);
+    let requests = found.filter_map(ended_request).collect();
+    Json(Ended { requests }).into_response()
+}
+
+fn owner(request: &Request) -> Owner {
+    let client = Client::of(request.extensions());
+    client.map(|client| client.owner()).unwrap_or_default()
+}
+
+fn open_request(facts: &Arc<Facts>) -> OpenRequest {
+    OpenRequest {
+        id: facts.id.to_string(),
+        model: facts.model.to_string(),
+        worker: facts
+            .sendings()
+            .pop()
+            .map(|sending| sending.worker.to_string()),
+        age_ms: millis(facts.age()),
+        first_token_ms: facts.first_output().map(millis),
+        prompt_tokens: facts.prompt_tokens(),
+        completion_tokens: facts.completion_tokens(),
+    }
+}
+
+fn ended_request(facts: &Arc<Facts>) -> Option<EndedRequest> {
+    let end = facts.end()?;
+    let sendings = facts.sendings();
+    let since_1970 = end.at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Some(EndedRequest {
+        id: facts.id.to_string(),
+        model: facts.model.to_string(),
+        ended_s: since_1970.as_secs_f64(),
+        prepared_ms: sendings.first().map_or(0.0, |first| millis(first.at)),
+        first_token_ms: facts.first_output().map(millis),
+        total_ms: millis(end.total),
+        prompt_tokens: facts.prompt_tokens(),
+        cached_tokens: end.cached_tokens,
+        completion_tokens: facts.completion_tokens(),
+        finish: end.finish,
+        status: Some(end.status).filter(|_| end.finish == "error"),
+        workers: sendings.into_iter().map(visit).collect(),
+    })
+}
+
+fn visit(sending: Sending) -> Visit {
+    Visit {
+        address: sending.worker.to_string(),
+        sent_ms: millis(sending.at),
+        because: sending.because,
+    }
+}
+
+fn worker(slot: &Arc<WorkerSlot>) -> Worker {
+    Worker {
+        address: slot.address.to_string(),
+        ready: slot.is_ready(),
+        reason: slot.reason(),
+        active: slot.active(),
+        models: slot.connections().iter().map(model).collect(),
+    }
+}
+
+fn model(connection: &Arc<Connection>) -> Model {
+    let description = &connection.served.description;
+    let version = match &*description.weights {
+        "" => &description.content_hash,
+        weights => weights,
+    };
+    let adapters = connection.adapters();
+    Model {
+        name: description.served_model_name.clone(),
+        executor: description.executor.clone(),
+        version: version.to_owned(),
+        adapters: adapters
+            .iter()
+            .map(|adapter| adapter.name.clone())
+            .collect(),
+        max_model_len: connection.served.context(),
+    }
+}
+
+fn rate(rate: Rate) -> Left {
+    Left {
+        limit: rate.limit,
+        remaining: rate.remaining,
+        reset_ms: millis(rate.reset),
+    }
+}

@@ -1,0 +1,277 @@
+//! The requests that generate, as people look at them: those that are open, and the latest that have ended. Owns what
+//! is kept of each, how many, and whose they are. Knows nothing of what requests say.
+//!
+//! A request takes its place here once and leaves it once; a token costs nothing but the store of a number.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
+use slotmap::{DefaultKey, SlotMap};
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use crate::client::Owner;
+
+/// Kept of requests that have ended: minutes of an ordinary gateway, in some hundred kilobytes.
+pub(crate) const MOST_ENDED: usize = 512;
+
+/// Not known, of a number that is.
+const UNKNOWN: u64 = u64::MAX;
+
+/// A worker that a request was sent to.
+#[derive(Clone, Debug)]
+pub(crate) struct Sending {
+    pub(crate) worker: Arc<str>,
+    /// Since the request's arrival.
+    pub(crate) at: Duration,
+    /// What was wrong with the worker before; `None`: there was none.
+    pub(crate) because: Option<&'static str>,
+}
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    pub(crate) at: SystemTime,
+    /// Since its arrival.
+    pub(crate) total: Duration,
+    pub(crate) finish: &'static str,
+    /// Of a failure.
+    pub(crate) status: u16,
+    pub(crate) cached_tokens: u64,
+}
+
+/// What is known of one request.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    pub(crate) id: Arc<str>,
+    pub(crate) model: Arc<str>,
+    owner: Owner,
+    started: Instant,
+    prompt_tokens: AtomicU64,
+    completion_tokens: AtomicU64,
+    /// In microseconds.
+    first_output: AtomicU64,
+    /// One, but for requests that moved.
+    sendings: Mutex<SmallVec<[Sending; 1]>>,
+    end: OnceLock<End>,
+}
+
+impl Facts {
+    /// Of a request that arrived at `started`.
+    pub(crate) fn new(id: Arc<str>, model: Arc<str>, owner: Owner, started: Instant) -> Self {
+        Self {
+            id,
+            model,
+            owner,
+            started,
+            prompt_tokens: AtomicU64::new(UNKNOWN),
+            completion_tokens: AtomicU64::new(0),
+            first_output: AtomicU64::new(UNKNOWN),
+            sendings: Mutex::default(),
+            end: OnceLock::new(),
+        }
+    }
+
+    /// Time since its arrival.
+    pub(crate) fn age(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// `None`: nobody has counted them.
+    pub(crate) fn prompt_tokens(&self) -> Option<u64> {
+        known(&self.prompt_tokens)
+    }
+
+    pub(crate) fn completion_tokens(&self) -> u64 {
+        self.completion_tokens.load(Ordering::Relaxed)
+    }
+
+    /// Since its arrival.
+    pub(crate) fn first_output(&self) -> Option<Duration> {
+        known(&self.first_output).map(Duration::from_micros)
+    }
+
+    /// The workers that had it, in their order.
+    pub(crate) fn sendings(&self) -> SmallVec<[Sending; 1]> {
+        self.sendings.lock().clone()
+    }
+
+    /// `None`: it is open.
+    pub(crate) fn end(&self) -> Option<End> {
+        self.end.get().copied()
+    }
+}
+
+fn known(number: &AtomicU64) -> Option<u64> {
+    Some(number.load(Ordering::Relaxed)).filter(|value| *value != UNKNOWN)
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(crate) struct Requests {
+    open: Mutex<SlotMap<DefaultKey, Arc<Facts>>>,
+    ended: Mutex<VecDeque<Arc<Facts>>>,
+}
+
+impl Default for Requests {
+    fn default() -> Self {
+        Self {
+            open: Mutex::default(),
+            ended: Mutex::new(VecDeque::with_capacity(MOST_ENDED)),
+        }
+    }
+}
+
+impl Requests {
+    /// Adds a request, which is open as long as the result lives.
+    pub(crate) fn add(self: &Arc<Self>, facts: Facts) -> OpenFacts {
+        let facts = Arc::new(facts);
+        let key = self.open.lock().insert(Arc::clone(&facts));
+        OpenFacts {
+            list: Arc::clone(self),
+            key,
+            facts,
+        }
+    }
+
+    /// The open requests of `owner`, the oldest first.
+    pub(crate) fn open(&self, owner: &Owner) -> Vec<Arc<Facts>> {
+        let open = self.open.lock();
+        let own = open.values().filter(|facts| facts.owner == *owner);
+        let mut own: Vec<_> = own.cloned().collect();
+        drop(open);
+        own.sort_by_key(|facts| facts.started);
+        own
+    }
+
+    /// The requests of `owner` that have ended, the latest first.
+    pub(crate) fn ended(&self, owner: &Owner) -> Vec<Arc<Facts>> {
+        let ended = self.ended.lock();
+        let own = ended.iter().rev().filter(|facts| facts.owner == *owner);
+        own.cloned().collect()
+    }
+}
+
+/// A request's own hold on its facts.
+#[derive(Debug)]
+pub(crate) struct OpenFacts {
+    list: Arc<Requests>,
+    key: DefaultKey,
+    facts: Arc<Facts>,
+}
+
+impl OpenFacts {
+    /// It was sent to this worker, `because` of what was wrong with the one before.
+    pub(crate) fn sent(&self, worker: &Arc<str>, because: Option<&'static str>) {
+        let sending = Sending {
+            worker: Arc::clone(worker),
+            at: self.facts.age(),
+            because,
+        };
+        self.facts.sendings.lock().push(sending);
+    }
+
+    /// Its prompt has so many tokens.
+    pub(crate) fn prompt(&self, tokens: Option<u64>) {
+        let tokens = tokens.unwrap_or(UNKNOWN);
+        self.facts.prompt_tokens.store(tokens, Ordering::Relaxed);
+    }
+
+    /// It has generated so many tokens by now.
+    pub(crate) fn generated(&self, tokens: u64) {
+        self.facts
+            .completion_tokens
+            .store(tokens, Ordering::Relaxed);
+    }
+
+    /// The first came then.
+    pub(crate) fn first_output(&self, since_arrival: Duration) {
+        let micros = u64::try_from(since_arrival.as_micros()).unwrap_or(UNKNOWN);
+        self.facts.first_output.store(micros, Ordering::Relaxed);
+    }
+
+    /// It has ended.
+    pub(crate) fn ended(&self, end: End) {
+        let _ = self.facts.end.set(end);
+    }
+}
+
+impl Drop for OpenFacts {
+    fn drop(&mut self) {
+        self.list.open.lock().remove(self.key);
+        let mut ended = self.list.ended.lock();
+        let oldest = (ended.len() >= MOST_ENDED).then(|| ended.pop_front());
+        ended.push_back(Arc::clone(&self.facts));
+        // What it held is freed outside.
+        drop(ended);
+        drop(oldest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::Held;
+
+    fn facts(id: &str, owner: &Owner) -> Facts {
+        Facts::new(id.into(), "m".into(), owner.clone(), Instant::now())
+    }
+
+    fn end() -> End {
+        End {
+            at: SystemTime::now(),
+            total: Duration::from_millis(3),
+            finish: "stop",
+            status: 0,
+            cached_tokens: 0,
+        }
+    }
+
+    fn ids(list: &[Arc<Facts>]) -> Vec<&str> {
+        list.iter().map(|facts| &*facts.id).collect()
+    }
+
+    #[test]
+    fn each_sees_only_its_own() {
+        let list = Arc::new(Requests::default());
+        let everybody = Owner::default();
+        let key = Owner::of_key(&Arc::new(Held::default()));
+        let open = list.add(facts("one", &key));
+        open.sent(&"a:1".into(), None);
+        open.prompt(Some(7));
+        drop(list.add(facts("two", &key)));
+        assert_eq!(ids(&list.open(&key)), ["one"]);
+        assert_eq!(ids(&list.ended(&key)), ["two"]);
+        assert!(list.open(&everybody).is_empty() && list.ended(&everybody).is_empty());
+        let [one] = &list.open(&key)[..] else {
+            panic!("one is open")
+        };
+        assert_eq!((one.prompt_tokens(), one.first_output()), (Some(7), None));
+        open.first_output(Duration::from_millis(2));
+        open.generated(4);
+        open.ended(end());
+        drop(open);
+        let ended = list.ended(&key);
+        assert_eq!(ids(&ended), ["one", "two"], "the latest first");
+        assert_eq!(ended[0].completion_tokens(), 4);
+        assert_eq!(ended[0].first_output(), Some(Duration::from_millis(2)));
+        assert_eq!(ended[0].end().unwrap().finish, "stop");
+        assert_eq!(&*ended[0].sendings()[0].worker, "a:1");
+    }
+
+    #[test]
+    fn the_oldest_are_forgotten() {
+        let list = Arc::new(Requests::default());
+        let owner = Owner::default();
+        for number in 0..MOST_ENDED + 3 {
+            drop(list.add(facts(&number.to_string(), &owner)));
+        }
+        let ended = list.ended(&owner);
+        assert_eq!(ended.len(), MOST_ENDED);
+        assert_eq!(&*ended[0].id, (MOST_ENDED + 2).to_string());
+        assert!(list.open(&owner).is_empty());
+    }
+}
