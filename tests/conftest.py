@@ -97,6 +97,7 @@ def model_directory() -> Path:
 
 def pytest_configure(config: pytest.Config) -> None:
     """`migrates` marks the tests that docs/MIGRATION.md is made of; `test_migration.py` reads them."""
+    config.addinivalue_line("markers", "browser: starts Chromium; `-m 'not browser'` leaves these out")
     config.addinivalue_line(
         "markers", "migrates(guide, command, ours): proves a row of docs/MIGRATION.md; all three are literals"
     )

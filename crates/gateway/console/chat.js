@@ -59,6 +59,9 @@ export function chatPage(section) {
     file.value = "";
   });
 
+  // A browser may keep a page that was left, with its requests.
+  window.addEventListener("pagehide", () => columns.forEach((column) => column.stop()));
+
   return async () => {
     try {
       const { data } = await askJson("v1/models");

@@ -38,8 +38,9 @@ export function tokenView(tokens) {
 }
 
 function description({ token, logprob, top_logprobs: top = [] }) {
-  const likely = top.map((other) => h("span", { class: "other" }, name(other.token), ` ${percent(other.logprob)}`));
-  return [h("strong", {}, name(token)), ` ${percent(logprob)} (${logprob.toFixed(3)})`, ...likely];
+  const others = top.filter((other) => other.token !== token);
+  const likely = others.map((other) => h("span", { class: "other" }, name(other.token), ` ${percent(other.logprob)}`));
+  return [h("strong", {}, name(token)), ` ${percent(logprob)}`, ...likely];
 }
 
 const name = (token) => h("code", {}, JSON.stringify(token).slice(1, -1) || "(nothing)");

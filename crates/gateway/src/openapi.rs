@@ -6,9 +6,11 @@ mod operations;
 mod page;
 mod served;
 
-use std::sync::OnceLock;
+use std::sync::{Arc, LazyLock, OnceLock};
 
+use axum::extract::State;
 use axum::response::Response;
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use bytes::Bytes;
 use http::{HeaderValue, header};
 use inflight_openai::error_schema;
@@ -16,13 +18,19 @@ use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use schemars::transform::ReplaceBoolSchemas;
 use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
 use self::operations::{Body, Error, Operation, Place};
 use self::served::OPERATIONS;
+use crate::state::AppState;
 
-/// Nothing on the page runs, and nothing is fetched for it.
-const POLICY: HeaderValue =
-    HeaderValue::from_static("default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'");
+/// Nothing on the page runs, and nothing is fetched for it; it has this one style.
+static POLICY: LazyLock<String> = LazyLock::new(|| {
+    let hash = BASE64_STANDARD.encode(Sha256::digest(page::STYLE));
+    format!(
+        "default-src 'none'; style-src 'sha256-{hash}'; base-uri 'none'; frame-ancestors 'none'"
+    )
+});
 
 /// `GET /openapi.json`. The document is made once.
 pub(crate) async fn get_document() -> Response {
@@ -32,12 +40,16 @@ pub(crate) async fn get_document() -> Response {
 }
 
 /// `GET /docs`. The page is made once.
-pub(crate) async fn get_page() -> Response {
-    static PAGE: OnceLock<Bytes> = OnceLock::new();
-    let made = PAGE.get_or_init(|| Bytes::from(page::html(&document())));
+pub(crate) async fn get_page(State(state): State<Arc<AppState>>) -> Response {
+    static PAGES: [OnceLock<Bytes>; 2] = [OnceLock::new(), OnceLock::new()];
+    let has_console = state.requests.is_some();
+    let page = &PAGES[usize::from(has_console)];
+    let made = page.get_or_init(|| Bytes::from(page::html(&document(), has_console)));
     let mut response = answer(made.clone(), "text/html; charset=utf-8");
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_SECURITY_POLICY, POLICY);
+    if let Ok(policy) = HeaderValue::from_str(&POLICY) {
+        headers.insert(header::CONTENT_SECURITY_POLICY, policy);
+    }
     response
 }
 

@@ -33,7 +33,7 @@ const CRATE: Arrows = &[
     ("state", &["access", "admission", "guide", "images", "metrics", "options", "requests", "response_store"]),
     ("middleware", &["client", "error", "log", "metrics", "quota", "request_body", "state"]),
     ("handlers", &["access", "admission", "client", "error", "images", "log", "metrics", "middleware", "query", "quota", "request_body", "requests", "response_store", "state", "stream", "translate"]),
-    ("openapi", &["handlers"]),
+    ("openapi", &["handlers", "state"]),
     ("console", &["handlers"]),
     ("router", &["console", "handlers", "middleware", "openapi", "state"]),
     ("grpc", &["client", "middleware", "quota", "server", "state"]),

@@ -4,24 +4,29 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-const STYLE: &str = "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;\
-    color:#222;background:#fff}code{font:14px ui-monospace,monospace}summary{cursor:pointer;padding:.3rem 0}\
-    .method{display:inline-block;min-width:4rem;font-weight:600}table{border-collapse:collapse;margin:.5rem 0}\
-    td,th{border:1px solid #ccc;padding:.2rem .6rem;text-align:left;vertical-align:top}\
-    details{border-top:1px solid #ddd}details>*:not(summary){margin-left:1rem}\
-    @media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}td,th,details{border-color:#444}\
-    a{color:#8bf}}";
+/// The console's, whose colors and bar the page has, and its own.
+pub(super) const STYLE: &str = concat!(
+    include_str!("../../console/style.css"),
+    include_str!("../../console/reference.css")
+);
 
-/// The page of the gateway's document.
-pub(super) fn html(document: &Value) -> String {
+/// The console's pages.
+const LINKS: &str =
+    "<a href=\"./#chat\">Chat</a><a href=\"./#live\">Live</a><a href=\"./#requests\">Requests</a>";
+
+/// The page of the gateway's document. With a console, it is one of its pages.
+pub(super) fn html(document: &Value, has_console: bool) -> String {
     let mut page =
         String::from("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
     let title = text(&document["info"]["title"]);
+    let links = if has_console { LINKS } else { "" };
     put(
         &mut page,
         format_args!(
             "<meta name=\"viewport\" content=\"width=device-width\"><title>{title} API</title><style>{STYLE}</style></head>\
-         <body><h1>{title} {}</h1><p>{}</p><p><a href=\"openapi.json\">openapi.json</a> has this in OpenAPI {}.</p>\n",
+             <body><header class=\"bar\"><h1>{title}</h1><nav aria-label=\"Pages\">{links}\
+             <a href=\"docs\" aria-current=\"page\">API</a></nav></header><main class=\"reference\"><div>\
+             <p>Version {}. {}</p><p><a href=\"openapi.json\">openapi.json</a> has this in OpenAPI {}.</p>\n",
             text(&document["info"]["version"]),
             text(&document["info"]["description"]),
             text(&document["openapi"]),
@@ -66,7 +71,7 @@ pub(super) fn html(document: &Value) -> String {
         fields(&mut page, schema);
         page.push_str("</details>\n");
     }
-    page.push_str("</body></html>\n");
+    page.push_str("</div></main></body></html>\n");
     page
 }
 

@@ -134,7 +134,7 @@ fn references_lead_somewhere_and_ids_are_distinct() {
 
 #[test]
 fn the_page_has_every_operation_and_runs_nothing() {
-    let page = page::html(&document());
+    let page = page::html(&document(), true);
     for operation in OPERATIONS {
         assert!(page.contains(operation.path), "{}", operation.path);
     }

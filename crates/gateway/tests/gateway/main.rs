@@ -13,6 +13,7 @@ mod access;
 mod adapters;
 mod chat;
 mod completions;
+mod console;
 mod custom_tools;
 mod deadlines;
 mod errors;
