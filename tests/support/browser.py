@@ -105,7 +105,7 @@ class Console:
     def prefer(self, scheme: str) -> None:
         """`light` or `dark`."""
         media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
-        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)  # type: ignore[no-untyped-call]
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
 
     def violations(self, axe: str) -> list[str]:
         """What axe-core finds on the page as it is now."""

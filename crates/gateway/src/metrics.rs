@@ -58,6 +58,11 @@ impl ModelMetrics {
         &self.model
     }
 
+    /// The same, shared.
+    pub(crate) fn model(&self) -> Arc<str> {
+        Arc::clone(&self.model)
+    }
+
     /// Counts a request that ended like this.
     pub(crate) fn ended(&self, end: &'static str) {
         let model = Arc::clone(&self.model);

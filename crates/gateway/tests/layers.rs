@@ -29,7 +29,7 @@ const CRATE: Arrows = &[
     ("option_list", &["log", "options"]),
     ("access", &["api_key", "client", "error", "options"]),
     ("translate", &["error"]),
-    ("stream", &["admission", "error", "guide", "log", "metrics", "requests", "response_store"]),
+    ("stream", &["admission", "client", "error", "guide", "log", "metrics", "requests", "response_store"]),
     ("state", &["access", "admission", "guide", "images", "metrics", "options", "requests", "response_store"]),
     ("middleware", &["client", "error", "log", "metrics", "quota", "request_body", "state"]),
     ("handlers", &["access", "admission", "client", "error", "images", "log", "metrics", "middleware", "query", "quota", "request_body", "requests", "response_store", "state", "stream", "translate"]),

@@ -1,5 +1,5 @@
 //! What the console asks: the gateway as it is now, and the latest requests. Owns the form of both; nothing here
-//! changes anything. A client sees the requests of its own key.
+//! changes anything. A client sees its key's requests alone.
 
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;

@@ -21,7 +21,6 @@ use super::resuming::resumption;
 use crate::admission::Admitted;
 use crate::client::Owner;
 use crate::middleware::RequestContext;
-use crate::requests::{Facts, OpenFacts};
 use crate::state::AppState;
 use crate::stream::active_request::ActiveRequest;
 use crate::stream::choice::Choice;
@@ -142,8 +141,10 @@ impl Deliverable for Sending<'_> {
             (Some(active), _) => active.restart(dispatched, choices),
             (none, Some(admitted)) => {
                 let record = record(self.state, self.prepared, self.context, admitted);
-                let facts = facts(self.state, self.prepared, self.context, &self.owner);
-                let record = record.with_facts(facts);
+                let record = match &self.state.requests {
+                    Some(requests) => record.listed(requests, &self.owner),
+                    None => record,
+                };
                 let resumption = resumption(self.state, self.prepared, self.context);
                 let active = ActiveRequest::new(dispatched, choices, record, resumption);
                 *none = Some(active);
@@ -267,19 +268,6 @@ fn record(
         admitted,
         context.trace.clone(),
     )
-}
-
-/// What the console shows of the request; `None`: it is off.
-fn facts(
-    state: &AppState,
-    prepared: &Prepared,
-    context: &RequestContext,
-    owner: &Owner,
-) -> Option<OpenFacts> {
-    let requests = state.requests.as_ref()?;
-    let id = Arc::clone(&context.id);
-    let model = prepared.model.entry.name.as_str().into();
-    Some(requests.add(Facts::new(id, model, owner.clone(), context.started)))
 }
 
 /// The choices of an answer of which there is nothing yet.

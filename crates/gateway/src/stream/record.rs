@@ -8,9 +8,10 @@ use inflight_upstream::trace::{Generated, Trace};
 use tokio::time::Instant;
 
 use crate::admission::Admitted;
+use crate::client::Owner;
 use crate::log::millis;
 use crate::metrics::{IntervalBatch, Metrics, ModelMetrics};
-use crate::requests::{End, OpenFacts};
+use crate::requests::{End, Facts, OpenFacts, Requests};
 
 /// Measures a request while it lives, then logs and counts how it ended; holds its place among the admitted ones.
 #[derive(Debug)]
@@ -80,12 +81,16 @@ impl RequestRecord {
         }
     }
 
-    /// Writes what people look at.
-    pub(crate) fn with_facts(mut self, facts: Option<OpenFacts>) -> Self {
-        if let Some(facts) = &facts {
-            facts.prompt(self.prompt_tokens);
-        }
-        self.facts = facts;
+    /// Adds what the console shows, to clients of the same owner.
+    pub(crate) fn listed(mut self, requests: &Arc<Requests>, owner: &Owner) -> Self {
+        let facts = requests.add(Facts::new(
+            Arc::clone(&self.request_id),
+            self.of_model.model(),
+            owner.clone(),
+            self.started,
+        ));
+        facts.prompt(self.prompt_tokens);
+        self.facts = Some(facts);
         self
     }
 

@@ -154,7 +154,7 @@ async fn an_open_request_is_seen_while_it_lives_and_afterwards() {
     );
     assert_eq!(of_worker["models"][0]["name"], "m");
     assert_eq!(status["key"], Value::Null);
-    request.finish(&tokens("c"), FinishReason::EndId).await;
+    request.finish(&tokens("c"), FinishReason::Length).await;
     stream.rest().await;
     let id = open["id"].as_str().unwrap();
     let path = format!("/console/requests?id={id}");
@@ -164,7 +164,7 @@ async fn an_open_request_is_seen_while_it_lives_and_afterwards() {
     };
     assert_eq!(
         (&ended["finish"], &ended["completion_tokens"]),
-        (&json!("stop"), &json!(3))
+        (&json!("length"), &json!(3))
     );
     assert_eq!(ended["prompt_tokens"], open["prompt_tokens"]);
     let times =
