@@ -235,6 +235,7 @@ def test_the_other_pages_can_be_used_by_everybody(open_console: Open, server: Se
     assert console.messages() == []
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.skipif("UPDATE_SNAPSHOTS" not in os.environ, reason="the pictures of the documentation are kept")
 def test_pictures_are_renewed(open_console: Open, server: Server, start: Start) -> None:
     console = open_console(server.http)

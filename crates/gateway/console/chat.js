@@ -45,7 +45,11 @@ export function chatPage(section) {
     ),
   );
   const panel = h("section", { class: "panel", "aria-label": "Settings" }, settings.element);
-  section.append(h("h2", { class: "unseen" }, "Chat"), h("div", { class: "chat" }, h("div", { class: "talk" }, row, form), panel), said);
+  section.append(
+    h("h2", { class: "unseen" }, "Chat"),
+    h("div", { class: "chat" }, h("div", { class: "talk" }, row, form), panel),
+    said,
+  );
 
   const context = { settings, guarded, say: (text) => (said.textContent = text), changed };
   addColumn();
@@ -155,7 +159,12 @@ function codeDialog(body) {
   const base = new URL(".", document.baseURI).href;
   const hasKey = getKey() !== "";
   const block = (title, text) => [
-    h("div", { class: "title" }, h("h3", {}, title), button("Copy", () => navigator.clipboard.writeText(text), { class: "quiet" })),
+    h(
+      "div",
+      { class: "title" },
+      h("h3", {}, title),
+      button("Copy", () => navigator.clipboard.writeText(text), { class: "quiet" }),
+    ),
     h("pre", { tabindex: "0", role: "region", "aria-label": title }, h("code", {}, text)),
   ];
   const close = button("Close", () => dialog.close());

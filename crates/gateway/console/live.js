@@ -33,7 +33,11 @@ export function livePage(section) {
       { class: "live" },
       problem,
       h("h2", { class: "unseen" }, "Now"),
-      h("div", { class: "plots" }, [tokens, requests, first, between].map((plot) => plot.element)),
+      h(
+        "div",
+        { class: "plots" },
+        [tokens, requests, first, between].map((plot) => plot.element),
+      ),
       h("h2", {}, "Open requests"),
       open,
       h("h2", {}, "Workers"),
@@ -78,7 +82,10 @@ export function livePage(section) {
       return seconds === null ? null : seconds * 1000;
     };
     const pair = (name) => [milliseconds(name, 0.5), milliseconds(name, 0.99)];
-    tokens.push([rate(old, now, `${GATEWAY}generated_tokens_total`), rate(old, now, `${GATEWAY}prompt_tokens_total`)]);
+    tokens.push([
+      rate(old, now, `${GATEWAY}generated_tokens_total`),
+      rate(old, now, `${GATEWAY}prompt_tokens_total`),
+    ]);
     requests.push([total(now, `${GATEWAY}active_requests`), rate(old, now, `${GATEWAY}requests_total`, isClients)]);
     first.push(pair("time_to_first_token_seconds"));
     between.push(pair("inter_token_time_seconds"));
@@ -106,15 +113,26 @@ function openTable({ requests, count, waiting }) {
     one.prompt_tokens ?? "–",
     one.completion_tokens,
   ]);
-  const shown = table(["Request", "Model", "Worker", "State", "#Age", "#Tokens in", "#Tokens out"], rows, "None is open.");
+  const shown = table(
+    ["Request", "Model", "Worker", "State", "#Age", "#Tokens in", "#Tokens out"],
+    rows,
+    "None is open.",
+  );
   const more = count > requests.length ? ` The ${requests.length} oldest are shown.` : "";
-  return h("div", {}, shown, count ? h("p", { class: "hint" }, `${count} open, ${waiting} without a token.${more}`) : "");
+  return h(
+    "div",
+    {},
+    shown,
+    count ? h("p", { class: "hint" }, `${count} open, ${waiting} without a token.${more}`) : "",
+  );
 }
 
 function workerTable(workers) {
+  const health = ({ ready, reason }) =>
+    h("span", {}, h("span", { class: ready ? "dot good" : "dot" }), ready ? "ready" : reason || "not ready");
   const rows = workers.map((worker) => [
     worker.address,
-    h("span", {}, h("span", { class: worker.ready ? "dot good" : "dot" }), worker.ready ? "ready" : worker.reason || "not ready"),
+    health(worker),
     worker.active,
     lines(worker.models, (model) => model.name),
     lines(worker.models, (model) => model.executor),
@@ -128,12 +146,15 @@ function workerTable(workers) {
 const lines = (items, text) => items.map((item) => h("div", {}, text(item)));
 
 function answers(page) {
-  const failed = { ...page, samples: new Map([["x", (page.samples.get(`${GATEWAY}requests_total`) ?? []).filter(({ labels }) => isFailure(labels))]]) };
-  const statuses = [...by(failed, "x", "status")].map(([status, count]) => [`Status ${status}`, figure(count)]);
-  const ends = [...by(page, `${GATEWAY}generations_total`, "end")].map(([end, count]) => [`Ended: ${end}`, figure(count)]);
+  const ends = by(page, `${GATEWAY}generations_total`, "end");
+  const failures = by(page, `${GATEWAY}requests_total`, "status", isFailure);
   const moved = total(page, `${GATEWAY}retries_total`) + total(page, `${GATEWAY}resumes_total`);
-  if (moved) ends.push(["Moved to another worker", figure(moved)]);
-  return table(["Answers", "#Count"], [...ends, ...statuses], "None yet.");
+  const rows = [
+    ...[...ends].map(([end, count]) => [`Ended: ${end}`, figure(count)]),
+    ...[...failures].map(([status, count]) => [`Status ${status}`, figure(count)]),
+    ...(moved ? [["Moved to another worker", figure(moved)]] : []),
+  ];
+  return table(["Answers", "#Count"], rows, "None yet.");
 }
 
 function limitTable({ requests, tokens }) {

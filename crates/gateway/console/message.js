@@ -11,7 +11,8 @@ export function userMessage(turn, act) {
   const body = h("div", { class: "body plain" }, turn.text);
   const images = turn.images.map((src, index) => h("img", { src, alt: `Image ${index + 1} of the message` }));
   const article = h("article", { class: "message user", "aria-label": "You" });
-  const show = () => article.replaceChildren(head("You", [button("Edit", edit, { class: "quiet" })]), ...images, body);
+  const show = () =>
+    article.replaceChildren(head("You", [button("Edit", edit, { class: "quiet" })]), ...images, body);
   const edit = () => {
     const input = h("textarea", { rows: Math.min(12, turn.text.split("\n").length + 1), value: turn.text });
     const save = button("Send again", () => act.edit(input.value), { class: "primary" });
@@ -43,7 +44,12 @@ export class AnswerMessage {
   constructor(turn, act) {
     this.#turn = turn;
     this.#act = act;
-    this.#thought = h("details", { class: "reasoning", hidden: true }, h("summary", {}, "Reasoning"), this.#reasoning);
+    this.#thought = h(
+      "details",
+      { class: "reasoning", hidden: true },
+      h("summary", {}, "Reasoning"),
+      this.#reasoning,
+    );
     const head = h("header", {}, h("h3", {}, turn.model), this.#buttons);
     const parts = [head, this.#thought, this.#body, this.#calls, this.#foot];
     this.element = h("article", { class: "message assistant", "aria-label": `Answer of ${turn.model}` }, parts);
@@ -98,5 +104,10 @@ function callHead(call) {
   } catch {
     // Not complete yet, or not JSON: shown as it came.
   }
-  return h("div", { class: "call" }, h("h3", {}, "Calls ", h("code", {}, call.name)), h("pre", { tabindex: "0" }, given));
+  return h(
+    "div",
+    { class: "call" },
+    h("h3", {}, "Calls ", h("code", {}, call.name)),
+    h("pre", { tabindex: "0" }, given),
+  );
 }

@@ -26,11 +26,11 @@ export function total(page, name, fits = () => true) {
   return found.reduce((sum, { value }) => sum + value, 0);
 }
 
-/** The sums by one label, as a `Map`. */
-export function by(page, name, label) {
+/** The sums by one label, as a `Map`; of the samples that `fits` accepts. */
+export function by(page, name, label, fits = () => true) {
   const found = new Map();
   for (const { labels, value } of page.samples.get(name) ?? []) {
-    if (label in labels) found.set(labels[label], (found.get(labels[label]) ?? 0) + value);
+    if (label in labels && fits(labels)) found.set(labels[label], (found.get(labels[label]) ?? 0) + value);
   }
   return found;
 }
@@ -43,7 +43,10 @@ export function rate(before, now, name, fits) {
   return seconds > 0 ? (grown >= 0 ? grown : count) / seconds : 0;
 }
 
-/** The value below which `share` of what a histogram counted in between lies, as Prometheus interpolates it; null where it counted nothing. */
+/**
+ * The value below which `share` of what a histogram counted in between lies, as Prometheus interpolates it; null
+ * where it counted nothing.
+ */
 export function quantile(before, now, name, share) {
   const old = by(before, `${name}_bucket`, "le");
   const buckets = [...by(now, `${name}_bucket`, "le")]

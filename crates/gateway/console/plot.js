@@ -21,7 +21,9 @@ export class Plot {
     this.#title = title;
     this.#names = names;
     this.#format = format;
-    this.#lines = names.map((_, at) => svg("path", { class: `line series-${at + 1}`, "vector-effect": "non-scaling-stroke" }));
+    this.#lines = names.map((_, at) =>
+      svg("path", { class: `line series-${at + 1}`, "vector-effect": "non-scaling-stroke" }),
+    );
     this.#values = names.map(() => h("dd", {}, "–"));
     const legend = names.map((name, at) => [h("dt", { class: `series-${at + 1}` }, name), this.#values[at]]);
     const box = { viewBox: `0 0 ${POINTS - 1} ${HEIGHT}`, preserveAspectRatio: "none", role: "img" };

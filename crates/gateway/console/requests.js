@@ -21,7 +21,12 @@ export function requestsPage(section) {
     location.hash = `requests/${encodeURIComponent(input.value.trim())}`;
   };
   const shown = h("div");
-  const form = h("form", { class: "find", onsubmit: find }, labeled("Request id", input), h("button", { type: "submit" }, "Show"));
+  const form = h(
+    "form",
+    { class: "find", onsubmit: find },
+    labeled("Request id", input),
+    h("button", { type: "submit" }, "Show"),
+  );
   section.append(h("div", { class: "live" }, form, shown));
 
   return async (id) => {
@@ -54,10 +59,12 @@ function list(requests) {
 function one(id, requests) {
   const request = requests[0];
   if (!request) {
-    return [h("p", { class: "hint" }, `The gateway does not know a finished request \`${id}\`. It keeps the latest few hundred.`)];
+    const words = `No request \`${id}\` of this key has ended lately. The gateway keeps the latest few hundred.`;
+    return [h("p", { class: "hint" }, words)];
   }
   const { prepared_ms, first_token_ms, total_ms, prompt_tokens, cached_tokens, completion_tokens } = request;
-  const each = completion_tokens > 1 && first_token_ms !== null ? (total_ms - first_token_ms) / (completion_tokens - 1) : null;
+  const each =
+    completion_tokens > 1 && first_token_ms !== null ? (total_ms - first_token_ms) / (completion_tokens - 1) : null;
   const facts = [
     ["Model", request.model],
     ["Ended", `${new Date(request.ended_s * 1000).toLocaleString()}: ${end(request)}`],
@@ -90,14 +97,25 @@ function bar(prepared, first, total) {
     box.style.flexGrow = span;
     return box;
   });
-  const legend = parts.map(([name, span, what]) => [h("dt", { class: name }, `${name} ${time(span)}`), h("dd", {}, what)]);
-  return h("div", {}, h("div", { class: "way", "aria-hidden": "true" }, boxes), h("dl", { class: "legend" }, ...legend.flat()));
+  const legend = parts.map(([name, span, what]) => [
+    h("dt", { class: name }, `${name} ${time(span)}`),
+    h("dd", {}, what),
+  ]);
+  return h(
+    "div",
+    {},
+    h("div", { class: "way", "aria-hidden": "true" }, boxes),
+    h("dl", { class: "legend" }, ...legend.flat()),
+  );
 }
 
 function steps(request) {
   const rows = [[0, "arrived"]];
   for (const { address, sent_ms, because } of request.workers) {
-    rows.push([sent_ms, because ? `moved to ${address}: the worker before ${WHY[because] ?? because}` : `sent to ${address}`]);
+    rows.push([
+      sent_ms,
+      because ? `moved to ${address}: the worker before ${WHY[because] ?? because}` : `sent to ${address}`,
+    ]);
   }
   if (request.first_token_ms !== null) rows.push([request.first_token_ms, "first token"]);
   rows.sort(([one], [other]) => one - other);

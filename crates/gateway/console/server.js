@@ -72,7 +72,8 @@ export async function* events(response) {
         const data = line.slice(5).trim();
         if (data === "[DONE]") return;
         const event = JSON.parse(data);
-        if (event.error) throw new Failure(event.error.status ?? 0, event.error.message, { ...event.error, requestId });
+        if (event.error)
+          throw new Failure(event.error.status ?? 0, event.error.message, { ...event.error, requestId });
         yield event;
       }
     }

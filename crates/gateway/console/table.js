@@ -7,7 +7,13 @@ export function table(heads, rows, empty) {
   if (rows.length === 0) return h("p", { class: "hint" }, empty);
   const kinds = heads.map((head) => (head.startsWith("#") ? "number" : null));
   const cells = heads.map((head, at) => h("th", { scope: "col", class: kinds[at] }, head.replace("#", "")));
-  const body = rows.map((row) => h("tr", {}, row.map((cell, at) => h("td", { class: kinds[at] }, ...[cell].flat()))));
+  const body = rows.map((row) =>
+    h(
+      "tr",
+      {},
+      row.map((cell, at) => h("td", { class: kinds[at] }, ...[cell].flat())),
+    ),
+  );
   // A region that scrolls must be reachable with the keyboard.
   return h(
     "div",

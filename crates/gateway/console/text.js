@@ -55,7 +55,8 @@ function code(text, language) {
   return h("div", { class: "code" }, block, copy);
 }
 
-const INLINE = /(`+)(.+?)\1|\*\*([^*]+)\*\*|(?<![\w*])\*([^*\s][^*]*)\*(?![\w*])|\[([^\]]+)\]\((https?:\/\/[^\s)]+)\)/g;
+const INLINE =
+  /(`+)(.+?)\1|\*\*([^*]+)\*\*|(?<![\w*])\*([^*\s][^*]*)\*(?![\w*])|\[([^\]]+)\]\((https?:\/\/[^\s)]+)\)/g;
 
 function inline(text) {
   const found = [];

@@ -39,7 +39,9 @@ export function tokenView(tokens) {
 
 function description({ token, logprob, top_logprobs: top = [] }) {
   const others = top.filter((other) => other.token !== token);
-  const likely = others.map((other) => h("span", { class: "other" }, name(other.token), ` ${percent(other.logprob)}`));
+  const likely = others.map((other) =>
+    h("span", { class: "other" }, name(other.token), ` ${percent(other.logprob)}`),
+  );
   return [h("strong", {}, name(token)), ` ${percent(logprob)}`, ...likely];
 }
 
