@@ -116,12 +116,12 @@ def test_models_answer_side_by_side_with_their_doubts(open_console: Open, server
     console = open_console(server.http)
     console.set("temperature", "1.3")
     console.one("[name=logprobs]").click()
+    console.set_more({"bad_words": ["examples", "way", "making", "better"]})
     console.click("Compare")
     console.ask("What is machine learning?")
     console.wait_answers(2)
-    tokens = console.all(".column:first-child .token")
-    assert len(tokens) > 3
-    tokens[2].click()
+    assert len(console.all(".column:first-child .token")) > 3
+    console.one(".column:first-child .token:not(.p0)").click()
     assert "%" in console.one(".about-token").text
     assert console.violations(axe) == []
     console.prefer("dark")
@@ -242,9 +242,11 @@ def test_pictures_are_renewed(open_console: Open, server: Server, start: Start) 
     console.set("temperature", "1.4")
     console.one("[name=logprobs]").click()
     console.click("Compare")
-    console.ask("What do you like about rain?")
+    # The embedded model doubts nothing that it was trained on: without these words it must.
+    console.set_more({"bad_words": ["examples", "way", "making", "better"]})
+    console.ask("What is machine learning?")
     console.wait_answers(2)
-    console.all(".column:first-child .token")[2].click()
+    console.one(".column:first-child .token:not(.p0)").click()
     console.driver.save_screenshot(str(IMAGES / "console-chat.png"))
     workers = [start_worker(start, "--step-us=9000") for _ in range(2)]
     address = wait_ready(start_gateway(start, workers))
@@ -261,10 +263,7 @@ def _keep_busy(address: str, seed: int, until: float) -> None:
     """Asks until then, for answers of different lengths and with pauses between them."""
     lengths = random.Random(seed)
     while time.monotonic() < until:
-        body = {
-            "prompt": "Hi " * lengths.randint(1, 40),
-            "max_tokens": lengths.randint(50, 900),
-            "ignore_eos": True,
-        }
+        length, tokens = lengths.randint(1, 40), lengths.randint(50, 900)
+        body = {"prompt": "Hi " * length, "max_tokens": tokens, "ignore_eos": True, "stream": True}
         post(address, "/v1/completions", body)
         time.sleep(lengths.uniform(0, 4))

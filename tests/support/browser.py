@@ -8,6 +8,7 @@ Every wait polls for what is meant. Debian's packages `chromium` and `chromium-d
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -70,6 +71,10 @@ class Console:
         self.driver.execute_script("arguments[0].closest('details').open = true", control)
         control.clear()
         control.send_keys(value)
+
+    def set_more(self, fields: dict[str, Any]) -> None:
+        """Fills the control of fields that have no control of their own."""
+        self.set('""', json.dumps(fields))
 
     def ask(self, text: str) -> None:
         """Sends a message, once a model can be chosen."""

@@ -8,6 +8,8 @@ import { ask, askJson } from "./server.js";
 import { table } from "./table.js";
 
 const EVERY_MS = 1000;
+/** Readings that a figure spans: what happens a few times a second would jump. */
+const SPAN = 5;
 const GATEWAY = "inflight_gateway_";
 /** How the routes begin that orchestrators, Prometheus and this page poll. */
 const POLLED = ["/metrics", "/health", "/v2/health", "/ping", "/console", "/docs", "/openapi.json", "other"];
@@ -16,7 +18,7 @@ const isFailure = (labels) => isClients(labels) && labels.status >= "400";
 
 /** Fills the section of the page. Returns what is to be called when it is shown. */
 export function livePage(section) {
-  let before = null;
+  let readings = [];
   let timer = null;
   const tokens = new Plot("Tokens a second", ["generated", "prompt"], figure);
   const requests = new Plot("Requests", ["open", "a second"], figure);
@@ -48,7 +50,7 @@ export function livePage(section) {
 
   return () => {
     clearTimeout(timer);
-    before = null;
+    readings = [];
     return look();
   };
 
@@ -56,13 +58,13 @@ export function livePage(section) {
     try {
       const [page, status] = await Promise.all([readMetrics(), askJson("console/status")]);
       problem.textContent = "";
-      if (before) draw(before, page);
-      before = page;
+      if (readings.length) draw(readings[0], page);
+      readings = [...readings, page].slice(-SPAN);
       drawStatus(status);
       errors.replaceChildren(answers(page));
     } catch (error) {
       problem.textContent = error.message;
-      before = null;
+      readings = [];
       // The key is asked for; its answer shows the page again.
       if (error.status === 401) return;
     }
@@ -72,7 +74,7 @@ export function livePage(section) {
 
   /** Nobody looks: goes on when somebody does. */
   function rest() {
-    before = null;
+    readings = [];
     document.addEventListener("visibilitychange", () => section.hidden || look(), { once: true });
   }
 
