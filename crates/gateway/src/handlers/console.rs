@@ -6,13 +6,11 @@ use std::time::UNIX_EPOCH;
 
 use axum::Json;
 use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
 use inflight_upstream::connection::Connection;
 use inflight_upstream::slot::WorkerSlot;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::fallback;
 use crate::client::{Client, Owner};
 use crate::log::millis;
 use crate::query;
@@ -154,18 +152,19 @@ pub(crate) async fn status(State(state): State<Arc<AppState>>, request: Request)
 }
 
 /// `GET /console/requests`, with `?id=ID` those of one id: clients choose ids, so there may be several.
-pub(crate) async fn requests(State(state): State<Arc<AppState>>, request: Request) -> Response {
-    let Some(requests) = &state.requests else {
-        return fallback::unknown_route(request).await;
+pub(crate) async fn requests(State(state): State<Arc<AppState>>, request: Request) -> Json<Ended> {
+    let ended = match &state.requests {
+        Some(requests) => requests.ended(&owner(&request)),
+        None => Vec::new(),
     };
-    let ended = requests.ended(&owner(&request));
     let wanted = query::value(request.uri(), "id");
     let found = ended
         .iter()
         .filter(|facts| wanted.as_deref().is_none_or(|id| *facts.id == *id))
         .take(MOST_LISTED);
-    let requests = found.filter_map(ended_request).collect();
-    Json(Ended { requests }).into_response()
+    Json(Ended {
+        requests: found.filter_map(ended_request).collect(),
+    })
 }
 
 fn owner(request: &Request) -> Owner {
