@@ -101,6 +101,18 @@ FIXTURES = (
         40,
         config={"num_key_value_heads": 6, "num_attention_heads": 6, "hidden_size": 48},
     ),
+    Fixture(
+        "qwen3_moe",
+        "Qwen3Moe",
+        24,
+        config={
+            "head_dim": 16,
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "norm_topk_prob": False,
+        },
+    ),
 )
 
 #: Keys of the configuration that Baichuan's own code reads, besides `model_max_length` or, of the rotary

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from inflight.errors import UserMistake
-from inflight.model.files import ARGUMENTS_FILE, CHECKPOINT_CONFIG, check_inside, read_json, write_json
+from inflight.model.checkpoint import read_config
+from inflight.model.files import ARGUMENTS_FILE, CHECKPOINT_CONFIG, check_inside, write_json
 from inflight.model.shards import INDEX, find_shards
 from inflight.model.tokenizer import TOKENIZER_FILES, tokenizer_json
 
@@ -40,7 +41,7 @@ def copy_for_engine(source: str, result: str) -> None:
 def copy_for_reference(source: str, result: str) -> None:
     """Tokenizer files, and the config with the precision that the weights now have."""
     _copy_tokenizer(Path(source), Path(result))
-    config = read_json(Path(source) / "config.json")
+    config = dict(read_config(Path(source)))
     for key in ("dtype", "torch_dtype"):
         if key in config:
             config[key] = "float32"

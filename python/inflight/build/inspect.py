@@ -53,8 +53,8 @@ def inspect(
         facts, settings, kind, files = read_foreign_engine(engine)
     elif manifest is None:
         checkpoint = read_checkpoint(directory)
-        facts, settings = checkpoint.facts, formats_of_checkpoint(checkpoint.facts.quantized)
-        kind = "a Hugging Face checkpoint" + (f", quantized ({facts.quantized})" if facts.quantized else "")
+        facts, settings = checkpoint.facts, formats_of_checkpoint(checkpoint.facts)
+        kind = "a Hugging Face checkpoint" + _scheme_of(facts)
         files = (
             f"{len(checkpoint.shards)} weight files, {checkpoint.weight_bytes} bytes"
             if checkpoint.has_weights
@@ -120,6 +120,10 @@ def _build_of(directory: Path, manifest: Mapping[str, Any]) -> tuple[ModelFacts,
     size = sum(entry["bytes"] for entry in manifest["files"].values())
     settings = {**manifest["settings"], **manifest["mapping"], **formats_of_checkpoint(facts.quantized)}
     return facts, settings, kind, f"{len(manifest['files'])} files, {size} bytes"
+
+
+def _scheme_of(facts: ModelFacts) -> str:
+    return "" if facts.quantization is None else f", quantized ({facts.quantization.describe()})"
 
 
 def _arguments_of(directory: Path, manifest: Mapping[str, Any]) -> dict[str, Any] | None:

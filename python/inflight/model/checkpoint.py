@@ -61,10 +61,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         )
     if not (directory / "config.json").exists():
         _refuse_repository(directory)
-    config = read_json(directory / "config.json")
-    quantization = directory / "hf_quant_config.json"
-    if quantization.is_file() and "quantization_config" not in config:
-        config = {**config, "quantization_config": read_json(quantization).get("quantization", {})}
+    config = read_config(directory)
     shards = find_shards(directory)
     return Checkpoint(
         directory=directory,
@@ -74,6 +71,16 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         config=config,
         code_files=tuple(_find_code_files(directory, config)),
     )
+
+
+def read_config(directory: Path) -> Mapping[str, Any]:
+    """The object of `config.json`, with how ModelOpt quantized the model, which it states in a file of its
+    own. Raises `CheckpointError`."""
+    config = read_json(directory / "config.json")
+    quantization = directory / "hf_quant_config.json"
+    if quantization.is_file() and "quantization_config" not in config:
+        config = {**config, "quantization_config": read_json(quantization).get("quantization", {})}
+    return config
 
 
 def _find_code_files(directory: Path, config: Mapping[str, Any]) -> Iterator[str]:

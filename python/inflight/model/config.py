@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inflight.errors import CheckpointError
+from inflight.model.quantization import Quantization, parse_quantization
 from inflight.model.shards import DTYPE_NAMES, Shard
 from inflight.model.values import MAXIMUM, REMEDY, bad_value, flag, integer, missing_key
 
@@ -50,6 +51,7 @@ FAMILIES: Mapping[str, Family] = {
     "PhiForCausalLM": Family(gated_mlp=False),
     "Qwen2ForCausalLM": Family("qwen2"),
     "Qwen3ForCausalLM": Family("qwen3", head_dim=128),
+    "Qwen3MoeForCausalLM": Family("qwen3_moe", head_dim=128),
     "Starcoder2ForCausalLM": Family(gated_mlp=False),
     "T5ForConditionalGeneration": Family("t5", tied=True),
 }
@@ -100,8 +102,9 @@ class ModelFacts:
     tie_word_embeddings: bool = False
     gated_mlp: bool = True
     learned_positions: bool = False
-    #: The format of a checkpoint that is quantized already.
+    #: The format of a checkpoint that is quantized already, by its own name; and the scheme.
     quantized: str | None = None
+    quantization: Quantization | None = None
 
 
 def parse_config(config: Mapping[str, Any], shards: tuple[Shard, ...] = ()) -> ModelFacts:
@@ -132,13 +135,14 @@ def parse_config(config: Mapping[str, Any], shards: tuple[Shard, ...] = ()) -> M
     if architecture == "T5ForConditionalGeneration":
         gated = str(values.get("feed_forward_proj", "relu")).startswith("gated")
     encoder_decoder = values.get("is_encoder_decoder") is True
+    quantization = parse_quantization(values)
     return ModelFacts(
         architecture=architecture,
         model_type=str(config.get("model_type", "unknown")),
         dtype=_dtype(values, shards),
         vocab_size=stated(values, "vocab_size"),
         hidden_size=hidden_size,
-        intermediate_size=size(values, "intermediate_size") or 4 * hidden_size,
+        intermediate_size=_intermediate_size(values) or 4 * hidden_size,
         num_layers=_num_layers(values, encoder_decoder=encoder_decoder),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
@@ -151,7 +155,8 @@ def parse_config(config: Mapping[str, Any], shards: tuple[Shard, ...] = ()) -> M
         tie_word_embeddings=flag(values, "tie_word_embeddings", family.tied),
         gated_mlp=gated,
         learned_positions=family.learned_positions,
-        quantized=_quantized(values),
+        quantized=None if quantization is None else quantization.name,
+        quantization=quantization,
     )
 
 
@@ -195,6 +200,17 @@ def _key(values: Mapping[str, Any], fact: str) -> str:
     return next((key for key in KEYS[fact] if values.get(key) is not None), KEYS[fact][0])
 
 
+def _intermediate_size(values: Mapping[str, Any]) -> int | None:
+    """Of an expert, where every layer is a mixture of them."""
+    if values.get("moe_intermediate_size") is not None and _is_all_experts(values):
+        return integer(values, "moe_intermediate_size", maximum=MAXIMUM)
+    return size(values, "intermediate_size")
+
+
+def _is_all_experts(values: Mapping[str, Any]) -> bool:
+    return not values.get("mlp_only_layers") and not values.get("first_k_dense_replace")
+
+
 def _num_layers(values: Mapping[str, Any], *, encoder_decoder: bool) -> int:
     layers = stated(values, "num_layers")
     if encoder_decoder:
@@ -213,14 +229,3 @@ def _dtype(values: Mapping[str, Any], shards: tuple[Shard, ...]) -> str:
             if tensor.dtype in DTYPE_NAMES:
                 return DTYPE_NAMES[tensor.dtype]
     return "float32"
-
-
-def _quantized(values: Mapping[str, Any]) -> str | None:
-    quantization = values.get("quantization_config")
-    if quantization is None:
-        return None
-    if isinstance(quantization, dict):
-        for key in ("quant_algo", "quant_method"):
-            if isinstance(quantization.get(key), str):
-                return str(quantization[key])
-    return "unknown"

@@ -59,9 +59,12 @@ def read_foreign_engine(directory: Path) -> tuple[ModelFacts, dict[str, Any], st
     return parse_config(named), settings, kind, f"{len(engines)} engines, {size} bytes"
 
 
-def formats_of_checkpoint(quantized: str | None) -> dict[str, Any]:
+def formats_of_checkpoint(facts: ModelFacts) -> dict[str, Any]:
     """The setting that counts a quantized checkpoint's bytes; none for an unknown format."""
-    return _format("quantization", quantized)
+    scheme = facts.quantization
+    if scheme is not None and scheme.format is not None:
+        return {"quantization": {"fp8": "fp8", "int4": "int4_wo"}[scheme.format]}
+    return _format("quantization", facts.quantized)
 
 
 def _format(setting: str, name: Any) -> dict[str, Any]:

@@ -37,6 +37,7 @@ def test_there_is_a_fixture_for_every_promise() -> None:
         "qwen2_tied",
         "qwen2_window",
         "qwen3",
+        "qwen3_moe",
         "gpt2",
         "mixtral",
         "phi3_window",

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from inflight.executors.reference.errors import UnsupportedModelError
+from inflight.model.checkpoint import read_config
 from inflight.model.config import ModelFacts, find_architecture, text_values
 from inflight.model.config import parse_config as parse_facts
-from inflight.model.files import read_json
+from inflight.model.quantization import Quantization
 from inflight.model.values import bad_value, flag, integer, missing_key, number
 
 from .families import FAMILIES
@@ -23,6 +24,9 @@ from .families.family import Activation, Family, Names, Norm, Positions, Variant
 
 #: Rotary scaling by name; the others (dynamic, yarn, longrope, ...) are refused.
 SUPPORTED_ROPE_TYPES = ("default", "linear", "llama3")
+
+#: The quantized checkpoints that are read.
+QUANTIZATIONS = "FP8 (per tensor, row or block) or INT4 (AWQ `gemm`, GPTQ, compressed-tensors)"
 
 _DEFAULT_ROPE_THETA = 10000.0
 #: What transformers assumes where the config states no longest sequence.
@@ -70,6 +74,8 @@ class ModelConfig:
     #: 0: every layer has one MLP.
     num_experts: int
     experts_per_token: int
+    #: Whether the shares of the chosen experts sum to 1; otherwise they are those among all.
+    normalized_experts: bool
     #: What embeddings are multiplied with.
     embedding_scale: float
     #: Whether each row of the head has unit length.
@@ -85,6 +91,8 @@ class ModelConfig:
     names: Names
     #: First positions that every query of a layer with a window sees besides.
     sink_tokens: int = 0
+    #: How matrices of the checkpoint may be quantized.
+    quantization: Quantization | None = None
 
 
 SUPPORTED_ARCHITECTURES = tuple(FAMILIES)
@@ -92,7 +100,7 @@ SUPPORTED_ARCHITECTURES = tuple(FAMILIES)
 
 def load_config(model_dir: Path) -> ModelConfig:
     """Reads `config.json` of a checkpoint directory. Raises `CheckpointError`, `UnsupportedModelError`."""
-    return parse_config(read_json(model_dir / "config.json"))
+    return parse_config(read_config(model_dir))
 
 
 def parse_config(config: Mapping[str, Any]) -> ModelConfig:
@@ -128,6 +136,7 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
         gated_mlp=family.gated_mlp,
         num_experts=facts.num_experts if family.names.router else 0,
         experts_per_token=facts.experts_per_token if family.names.router else 0,
+        normalized_experts=_bias(values, "norm_topk_prob", family.normalized_experts),
         embedding_scale=facts.hidden_size**0.5 if family.scaled_embedding else 1.0,
         unit_head=variant.unit_head,
         tie_word_embeddings=facts.tie_word_embeddings,
@@ -137,6 +146,7 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
         qk_norm=family.qk_norm,
         windows=family.windows(values, facts.num_layers),
         names=family.names,
+        quantization=facts.quantization,
     )
 
 
@@ -155,10 +165,17 @@ def _bias(values: Mapping[str, Any], key: str, fixed: bool | None) -> bool:
 
 def _require_supported(facts: ModelFacts, values: Mapping[str, Any], family: Family) -> Activation:
     """Refuses what is not implemented; the activation is."""
-    if facts.quantized:
+    scheme = facts.quantization
+    if scheme is not None and scheme.layout is None:
         raise UnsupportedModelError(
-            f"the checkpoint is quantized (`{facts.quantized}`, in `quantization_config`)",
-            "use the unquantized checkpoint with the reference executor",
+            f"`quantization_config` in `config.json` states {scheme.unknown}, which the reference executor does"
+            " not support",
+            f"use a checkpoint in {QUANTIZATIONS}, or one that is not quantized",
+        )
+    if scheme is not None and family.names.transposed:
+        raise UnsupportedModelError(
+            f"quantized checkpoints of `{facts.architecture}` are not supported by the reference executor",
+            "use the unquantized checkpoint",
         )
     key = family.activation_key
     activation = values.get(key) or family.activation

@@ -47,6 +47,11 @@ def require_splittable(config: ModelConfig, ranks: int) -> None:
             f"`{config.architecture}` is a mixture of experts, which the reference executor does not split",
             "start one rank",
         )
+    if config.quantization is not None:
+        raise UnsupportedModelError(
+            "the checkpoint is quantized, which the reference executor does not split over ranks",
+            "start one rank, or use the unquantized checkpoint",
+        )
     problem = _indivisible(config, ranks)
     if problem is not None:
         *others, most = [str(n) for n in range(1, _MOST_RANKS + 1) if _indivisible(config, n) is None]

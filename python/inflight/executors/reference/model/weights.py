@@ -1,6 +1,6 @@
 """Tensors of a checkpoint as float32 arrays: which of them are missing or unusable, and their reading.
 
-Owns the widening of float16, bfloat16 and float64. The file format is `inflight.model.shards`', which names
+Owns the widening of float16, bfloat16 and float64; quantized matrices are `compressed`'s. The file format is `inflight.model.shards`', which names
 and shapes are needed is `tensors`'. Imports NumPy only to read, so that a check of headers stays light; the
 `safetensors` package cannot give NumPy a bfloat16 tensor, and its raw route reads whole files.
 """
@@ -18,14 +18,20 @@ from inflight.executors.reference.errors import CheckpointError, UnsupportedMode
 from inflight.model.files import open_regular
 from inflight.model.shards import FETCH_AGAIN, INDEX, SINGLE, Shard, Tensor, find_shards
 
-from .config import ModelConfig
+from .compressed import Compressed, find
+from .config import QUANTIZATIONS, ModelConfig
 from .tensors import required_tensors
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from .array_types import Float32
+    from inflight.model.quantization import Quantization
+
+    from .array_types import Array, Float32
     from .split import Part
+
+#: Of what quantized matrices are made of.
+_RAW = {"F8_E4M3": "u1", "I32": "<i4", "I64": "<i8"}
 
 #: Types that are widened to float32, by NumPy's name for what is stored.
 STORED_AS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -44,7 +50,8 @@ class CheckpointWeights:
         cls, config: ModelConfig, shards: Iterable[Shard], parts: Mapping[str, Part] | None = None
     ) -> CheckpointWeights:
         """The tensors of a configuration. Errors as the constructor's."""
-        return cls(shards, required_tensors(config), config.names.optional_prefix, parts)
+        names = config.names
+        return cls(shards, required_tensors(config), names.optional_prefix, parts, config.quantization)
 
     def __init__(
         self,
@@ -52,8 +59,10 @@ class CheckpointWeights:
         required: Iterable[tuple[str, tuple[int, ...]]],
         optional_prefix: str = "",
         parts: Mapping[str, Part] | None = None,
+        scheme: Quantization | None = None,
     ) -> None:
-        """Of the tensors in ``parts``, by name, only these are read.
+        """Of the tensors in ``parts``, by name, only these are read. Matrices may be quantized as ``scheme``
+        says; which of them are is seen by their tensors.
 
         Raises `CheckpointError` for a tensor that is missing or has another shape, and
         `UnsupportedModelError` for one of another type than a float. Names may lack ``optional_prefix``.
@@ -63,7 +72,14 @@ class CheckpointWeights:
             found |= {optional_prefix + name: place for name, place in found.items()}
         self._parts = parts or {}
         self._where: dict[str, tuple[Path, Tensor]] = {}
+        self._compressed: dict[str, Compressed] = {}
+        headers = {name: tensor for name, (_, tensor) in found.items()}
         for name, shape in required:
+            how = find(name, shape, headers, scheme)
+            if how is not None:
+                self._compressed[name] = how
+                self._where |= {stored: found[stored] for stored in how.tensors.values()}
+                continue
             if name not in found:
                 raise CheckpointError(f"tensor `{name}` is missing from the checkpoint", _OTHER_WEIGHTS)
             tensor = found[name][1]
@@ -76,7 +92,7 @@ class CheckpointWeights:
             if tensor.dtype not in STORED_AS:
                 raise UnsupportedModelError(
                     f"tensor `{name}` has dtype `{tensor.dtype}`",
-                    "use a checkpoint in F32, F16 or BF16 with the reference executor",
+                    f"use a checkpoint in F32, F16 or BF16, or one quantized to {QUANTIZATIONS}",
                 )
             self._where[name] = found[name]
         self._progress = Progress(sum(self._bytes(name) for name in self._where))
@@ -89,6 +105,22 @@ class CheckpointWeights:
         if part is None:
             return whole
         return whole // max(math.prod(tensor.shape), 1) * math.prod(part.shape(tensor.shape))
+
+    def compressed(self, name: str) -> Compressed | None:
+        """How a required matrix is stored, if it is quantized."""
+        return self._compressed.get(name)
+
+    def place(self, name: str) -> tuple[Path, Tensor]:
+        """The file and the header of a tensor, as it is stored."""
+        return self._where[name]
+
+    def is_part(self, name: str) -> bool:
+        """Whether only a part of the tensor is read."""
+        return name in self._parts
+
+    def note(self, count: int) -> None:
+        """Counts bytes that were read otherwise than by `raw`."""
+        self._progress.add(count)
 
     def raw(self, name: str) -> tuple[Tensor, bytearray]:
         """A required tensor, or its part, as it is stored: its header and its bytes, little-endian. Raises
@@ -114,9 +146,20 @@ class CheckpointWeights:
 
     def tensor(self, name: str) -> Float32:
         """A required tensor as a float32 array that shares no memory. Errors as `raw`."""
+        how = self._compressed.get(name)
+        if how is not None:
+            from .dequantize import dequantized
+
+            return dequantized(how, lambda role: self._array(how.tensors[role]))
+        return self._array(name)
+
+    def _array(self, name: str) -> Array:
+        """A tensor as it is stored, floats widened."""
         import numpy as np
 
         tensor, data = self.raw(name)
+        if tensor.dtype in _RAW:
+            return np.frombuffer(data, dtype=_RAW[tensor.dtype]).reshape(tensor.shape)
         return widen(np.frombuffer(data, dtype=STORED_AS[tensor.dtype]), tensor.dtype).reshape(tensor.shape)
 
 

@@ -138,11 +138,16 @@ def experts(
     activation: Activation,
     adapt: Adapt | None = None,
     product: Linear = linear,
+    normalized: bool = True,
 ) -> Float32:
     """A mixture of gated MLPs: each row goes through its ``chosen`` best experts, by the softmax of their
-    ``scores [T, experts]``. Matrices are ``[experts, out, in]``; ``adapt`` adds to what they give."""
+    ``scores [T, experts]``, or where not ``normalized`` of all. Matrices are ``[experts, out, in]``; ``adapt``
+    adds to what they give."""
     best = best_ids(scores, chosen)
-    shares = softmax(np.take_along_axis(scores, best, axis=1))
+    if normalized:
+        shares = softmax(np.take_along_axis(scores, best, axis=1))
+    else:
+        shares = np.take_along_axis(softmax(scores), best, axis=1)
     mixed = np.zeros_like(x)
     for expert in np.unique(best):
         rows, places = np.nonzero(best == expert)

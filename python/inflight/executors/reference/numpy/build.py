@@ -30,6 +30,7 @@ def build(
         ("device", device, "cpu"),
         ("dtype", options.dtype, "float32"),
         ("load_format", options.load_format, "auto"),
+        ("kv_cache_dtype", options.kv_cache_dtype, "auto"),
     ):
         if value not in (accepted, "auto"):
             raise OptionError(f"{name} `{value}` needs PyTorch", "set the option `backend` to `pytorch`")

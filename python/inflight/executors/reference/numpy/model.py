@@ -120,8 +120,10 @@ class NumpyModel:
             scores = self._linear(x, layer.router)
             self._adapt(batch, index, "router", x, scores)
             chosen, activation = config.experts_per_token, config.activation
-            product = self._linear
-            mixed = arrays.experts(x, scores, layer.gate_up, layer.down, chosen, activation, product=product)
+            product, normalized = self._linear, config.normalized_experts
+            mixed = arrays.experts(
+                x, scores, layer.gate_up, layer.down, chosen, activation, None, product, normalized
+            )
             for rows, adapter in batch.adapted:
                 deltas = adapter.layers[index]
                 if "gate_up" in deltas or "down" in deltas:
@@ -134,6 +136,7 @@ class NumpyModel:
                         activation,
                         partial(_adapt_expert, product, deltas),
                         product,
+                        normalized,
                     )
             return mixed
         inner = self._linear(x, layer.gate_up, layer.gate_up_bias)

@@ -1,6 +1,6 @@
 """Attention over the paged cache in Triton the language, as `operations` has it in plain PyTorch.
 
-Reads a cache block in one piece. Generation splits long contexts over programs where there are too few
+Reads a cache block in one piece; numbers of an FP8 cache are widened where they are read. Generation splits long contexts over programs where there are too few
 sequences to fill the device; contexts go tile by tile. Nothing here allocates by the values of a tensor, so
 that an iteration can be captured in a CUDA graph.
 """
@@ -76,7 +76,7 @@ def _generation_attention(
         base = ((block * KV_HEADS + kv_head) * BLOCK_SIZE + place % BLOCK_SIZE) * HEAD_DIM
         reach = base[:, None] + columns[None, :]
         loaded = inside[:, None] & (columns < HEAD_DIM)[None, :]
-        key = tl.load(keys + reach, mask=loaded, other=0.0)
+        key = tl.load(keys + reach, mask=loaded, other=0.0).to(query.dtype)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
         if ALIBI:
             slope = tl.load(slopes + kv_head * SHARED + query_heads, mask=query_heads < SHARED, other=0.0)
@@ -86,7 +86,7 @@ def _generation_attention(
         weights = tl.exp2(scores - higher[:, None])
         correction = tl.exp2(maximum - higher)
         total = total * correction + tl.sum(weights, axis=1)
-        value = tl.load(values + reach, mask=loaded, other=0.0)
+        value = tl.load(values + reach, mask=loaded, other=0.0).to(query.dtype)
         mixed = mixed * correction[:, None]
         mixed += tl.dot(weights.to(value.dtype), value, input_precision=PRECISION)
         maximum = higher
@@ -255,7 +255,7 @@ def _context_attention(
         base = ((block * KV_HEADS + kv_head) * BLOCK_SIZE + place % BLOCK_SIZE) * HEAD_DIM
         reach = base[:, None] + columns[None, :]
         loaded = inside[:, None] & (columns < HEAD_DIM)[None, :]
-        key = tl.load(keys + reach, mask=loaded, other=0.0)
+        key = tl.load(keys + reach, mask=loaded, other=0.0).to(query.dtype)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
         if ALIBI:
             distance = (place[None, :] - own[:, None]).to(tl.float32)
@@ -271,7 +271,7 @@ def _context_attention(
         weights = tl.where(seen, tl.exp2(scores - higher[:, None]), 0.0)
         correction = tl.exp2(maximum - higher)
         total = total * correction + tl.sum(weights, axis=1)
-        value = tl.load(values + reach, mask=loaded, other=0.0)
+        value = tl.load(values + reach, mask=loaded, other=0.0).to(query.dtype)
         mixed = mixed * correction[:, None]
         mixed += tl.dot(weights.to(value.dtype), value, input_precision=PRECISION)
         maximum = higher

@@ -113,7 +113,13 @@ def _load(
         dtype = choose_dtype(options.dtype, stored_dtype(checkpoint, config), device)
         weights = DeviceWeights(checkpoint, device, dtype)
     local = split.local_config(config, rank, ranks)
-    return TorchModel(local, weights, longest, options.tokens_per_block, kernels, communicator)
+    try:
+        return TorchModel(
+            local, weights, longest, options.tokens_per_block, kernels, communicator, options.kv_cache_dtype
+        )
+    finally:
+        if isinstance(weights, DeviceWeights):
+            weights.close()
 
 
 def _kernels(device: Any) -> ModuleType:
@@ -130,9 +136,9 @@ def _kernels(device: Any) -> ModuleType:
 
 def _sizes(options: Options, model: TorchModel, team: Team | None) -> Sizes:
     """What fits; of several ranks, on the one with the least memory."""
-    config, element = model.config, model.dtype.itemsize
+    config, element, cached = model.config, model.dtype.itemsize, model.cache_dtype.itemsize
     if model.device.type != "cuda":
-        return plan_sizes(options, config, element)
+        return plan_sizes(options, config, cached)
     torch.cuda.synchronize(model.device)
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info(model.device)
@@ -145,4 +151,4 @@ def _sizes(options: Options, model: TorchModel, team: Team | None) -> Sizes:
     working += options.max_batch_size * config.vocab_size * _SAMPLING_BYTES_A_LOGIT
     # The tokens of each sequence slot.
     working += 4 * options.max_batch_size * model.shape.max_seq_len
-    return plan_sizes(options, config, element, max(0, int(free * _FREE_MEMORY_FRACTION) - working))
+    return plan_sizes(options, config, cached, max(0, int(free * _FREE_MEMORY_FRACTION) - working))

@@ -1,7 +1,8 @@
 """The array seam's kernels in Triton the language; each computes what its namesake in `operations` does.
 
 Small batches are bound by launches and large ones by memory: so what lies between two matrix products is
-one kernel. Owns all but attention, which is in `attention_kernels`. Nothing here allocates by the values of
+one kernel. Owns all but attention, which is in `attention_kernels`, products (`product_kernels`) and who
+computes what in a mixture of experts (`expert_kernels`). Nothing here allocates by the values of
 a tensor, so that an iteration can be captured in a CUDA graph.
 """
 
@@ -14,9 +15,10 @@ import triton.language as tl
 from inflight.executors.reference.model.families.family import Activation
 
 from .attention_kernels import context_attention, generation_attention
-from .operations import Shape, Tensor, add_layer_norm, choose_experts
+from .expert_kernels import choose, mix, sort
+from .operations import Shape, Tensor, add_layer_norm
 from .operations import activate as _activate
-from .operations import linear as _library_linear
+from .product_kernels import linear, product
 
 __all__ = [
     "activate",
@@ -32,9 +34,6 @@ __all__ = [
 
 #: Heads that one program rotates.
 _ROTATED_HEADS = 8
-
-#: Inputs that one program of a matrix-vector product holds at once.
-_VECTOR_TILE = 1024
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -79,56 +78,6 @@ def prepare(
         BLOCK=128,
     )
     return token_ids, cache_slots
-
-
-@triton.jit
-def _matrix_vector(
-    x,
-    weight,
-    bias,
-    out,
-    width,
-    INPUTS: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    TILE: tl.constexpr,
-    BIAS: tl.constexpr,
-):
-    rows = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
-    inside = rows < width
-    columns = tl.arange(0, TILE)
-    sums = tl.zeros((OUTPUTS, TILE), tl.float32)
-    for start in range(0, INPUTS, TILE):
-        place = start + columns
-        inputs = tl.load(x + place, mask=place < INPUTS, other=0.0).to(tl.float32)
-        reach = rows[:, None].to(tl.int64) * INPUTS + place[None, :]
-        factors = tl.load(weight + reach, mask=inside[:, None] & (place < INPUTS)[None, :], other=0.0)
-        sums += factors.to(tl.float32) * inputs[None, :]
-    product = tl.sum(sums, axis=1)
-    if BIAS:
-        product += tl.load(bias + rows, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + rows, product.to(out.dtype.element_ty), mask=inside)
-
-
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """One row is bound by reading the weights: a matrix-vector product reads them at 90 % of the memory's
-    speed where the library's small products reach 60 to 85 %."""
-    outputs, inputs = weight.shape
-    if x.shape[0] != 1 or x.dtype == torch.float32:
-        return _library_linear(x, weight, bias)
-    out = torch.empty((1, outputs), dtype=x.dtype, device=x.device)
-    _matrix_vector[(triton.cdiv(outputs, 2),)](
-        x,
-        weight,
-        weight if bias is None else bias,
-        out,
-        outputs,
-        INPUTS=inputs,
-        OUTPUTS=2,
-        TILE=_VECTOR_TILE,
-        BIAS=bias is not None,
-        num_warps=4,
-    )
-    return out
 
 
 @triton.jit
@@ -189,18 +138,19 @@ def activate(x: Tensor, activation: Activation, gated: bool) -> Tensor:
 
 
 def experts(
-    x: Tensor, scores: Tensor, gate_up: Tensor, down: Tensor, chosen: int, activation: Activation
+    x: Tensor,
+    scores: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    chosen: int,
+    activation: Activation,
+    normalized: bool = True,
 ) -> Tensor:
-    """Every expert computes every row, since a graph cannot choose: a batch of some rows reads all experts'
-    weights anyway, which is what its time goes to."""
-    best, shares = choose_experts(scores, chosen)
-    by_expert = torch.zeros(scores.shape, dtype=torch.float32, device=x.device)
-    by_expert.scatter_(1, best, shares)
-    mixed = torch.zeros_like(x, dtype=torch.float32)
-    for expert in range(scores.shape[1]):
-        inner = activate(_library_linear(x, gate_up[expert]), activation, True)
-        mixed += _library_linear(inner, down[expert]) * by_expert[:, expert, None]
-    return mixed.to(x.dtype)
+    """Each expert computes the rows that chose it, sorted on the device."""
+    best, shares = choose(scores, chosen, normalized)
+    tiles = sort(best, scores.shape[1])
+    active = activate(product(x, gate_up, tiles=tiles), activation, True)
+    return mix(product(active, down, tiles=tiles, scatter=True), shares)
 
 
 @triton.jit
@@ -222,6 +172,7 @@ def _rotate_and_store(
     PADDED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     NORM: tl.constexpr,
+    NARROW: tl.constexpr,
     GROUP: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
@@ -261,11 +212,18 @@ def _rotate_and_store(
     query = queries + (row * HEADS + head) * 2 * HALF + columns
     tl.store(query, rotated, mask=inside & is_query)
     tl.store(query + HALF, rotated_second, mask=inside & is_query)
+    if NARROW:
+        # FP8 has no infinity: what is beyond its largest number becomes that.
+        rotated = tl.clamp(rotated.to(tl.float32), -448.0, 448.0)
+        rotated_second = tl.clamp(rotated_second.to(tl.float32), -448.0, 448.0)
+        first = tl.clamp(first.to(tl.float32), -448.0, 448.0)
+        second = tl.clamp(second.to(tl.float32), -448.0, 448.0)
     kept = ((block * KV_HEADS + (head - HEADS) % KV_HEADS) * BLOCK_SIZE + offset) * 2 * HALF + columns
-    tl.store(keys + kept, rotated, mask=inside & is_key)
-    tl.store(keys + kept + HALF, rotated_second, mask=inside & is_key)
-    tl.store(values + kept, first, mask=inside & is_value)
-    tl.store(values + kept + HALF, second, mask=inside & is_value)
+    kind = keys.dtype.element_ty
+    tl.store(keys + kept, rotated.to(kind), mask=inside & is_key)
+    tl.store(keys + kept + HALF, rotated_second.to(kind), mask=inside & is_key)
+    tl.store(values + kept, first.to(kind), mask=inside & is_value)
+    tl.store(values + kept + HALF, second.to(kind), mask=inside & is_value)
 
 
 def rotate_and_store(
@@ -299,6 +257,7 @@ def rotate_and_store(
         PADDED=triton.next_power_of_2(half),
         BLOCK_SIZE=shape.tokens_per_block,
         NORM=norms is not None,
+        NARROW=keys.dtype != qkv.dtype,
         GROUP=_ROTATED_HEADS,
         num_warps=2,
     )

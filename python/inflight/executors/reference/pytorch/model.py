@@ -57,14 +57,18 @@ class TorchModel:
         tokens_per_block: int,
         kernels: ModuleType = operations,
         communicator: DeviceCommunicator | None = None,
+        cache_dtype: str = "auto",
     ) -> None:
-        """``config`` and ``weights`` are this rank's part where a ``communicator`` joins it with others."""
+        """``config`` and ``weights`` are this rank's part where a ``communicator`` joins it with others. The
+        cache is in the model's type, or in FP8 with ``cache_dtype`` `fp8`."""
         self.config = config
         self.communicator: DeviceCommunicator = communicator or OneDevice()
         self.operations = kernels
         loader = Loader(config, weights, operations, self.communicator)
         self._ends = loader.ends()
         self._layers = [loader.layer(index) for index in range(config.num_layers)]
+        #: The type of cached numbers.
+        self.cache_dtype = torch.float8_e4m3fn if cache_dtype == "fp8" else self.dtype
         scale = config.embedding_scale
         self._scale = None if scale == 1.0 else torch.tensor(scale, dtype=self.dtype, device=self.device)
         slopes = None
@@ -103,15 +107,18 @@ class TorchModel:
         """Makes room for keys and values of ``num_blocks`` blocks, of all layers in one tensor, and for
         others in the host's memory."""
         layers, shape = self.config.num_layers, self.shape
+        # Of FP8 blocks are copied as bytes: not all operations take it.
+        copied = torch.uint8 if self.cache_dtype.itemsize == 1 else self.cache_dtype
         self._cache = torch.zeros(
             (2 * layers, num_blocks, shape.kv_heads, shape.tokens_per_block, shape.head_dim),
-            dtype=self.dtype,
+            dtype=copied,
             device=self.device,
         )
-        self._keys, self._values = list(self._cache[:layers]), list(self._cache[layers:])
+        cache = self._cache.view(self.cache_dtype)
+        self._keys, self._values = list(cache[:layers]), list(cache[layers:])
         self._host = torch.empty(
             (num_host_blocks, *self._cache[:, 0].shape),
-            dtype=self.dtype,
+            dtype=copied,
             # So that copies need not wait for one another.
             pin_memory=self.device.type == "cuda" and num_host_blocks > 0,
         )
@@ -189,7 +196,8 @@ class TorchModel:
             scores = ops.linear(x, layer.router)
             adapt(rows.adapted, index, "router", x, scores)
             chosen, activation = config.experts_per_token, config.activation
-            mixed = ops.experts(x, scores, layer.gate_up, layer.down, chosen, activation)
+            normalized = config.normalized_experts
+            mixed = ops.experts(x, scores, layer.gate_up, layer.down, chosen, activation, normalized)
             for group in rows.adapted:
                 deltas = group.adapter.layers[index]
                 if "gate_up" in deltas or "down" in deltas:
@@ -200,6 +208,7 @@ class TorchModel:
                         layer.down,
                         chosen,
                         activation,
+                        normalized,
                         partial(adapt_expert, deltas),
                     )
             return mixed
@@ -218,7 +227,8 @@ class TorchModel:
             return logits if out is None else out.copy_(logits)
         if out is None:
             return self.operations.linear(hidden, self._ends.head)
-        if len(hidden) == 1:  # the product with one row has a kernel of its own
+        # The product with one row has a kernel of its own, as has that with a compressed matrix.
+        if len(hidden) == 1 or not isinstance(self._ends.head, torch.Tensor):
             return out.copy_(self.operations.linear(hidden, self._ends.head))
         return torch.matmul(hidden, self._ends.head.t(), out=out)
 

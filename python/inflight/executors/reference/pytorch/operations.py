@@ -15,6 +15,8 @@ import torch.nn.functional as functional
 
 from inflight.executors.reference.model.families.family import Activation
 
+from . import compressed
+
 #: Rows of a prompt that one tile of `Context` holds at most.
 CONTEXT_TILE = 64
 
@@ -72,12 +74,16 @@ def prepare(
 
 def joined(parts: Sequence[Tensor]) -> Tensor:
     """One tensor of all rows."""
-    return torch.cat(tuple(parts))
+    return torch.cat(tuple(parts)) if _are_plain(parts) else compressed.joined(parts)
 
 
 def stacked(parts: Sequence[Tensor]) -> Tensor:
     """One tensor with a new first axis."""
-    return torch.stack(tuple(parts))
+    return torch.stack(tuple(parts)) if _are_plain(parts) else compressed.stacked(parts)
+
+
+def _are_plain(parts: Sequence[Tensor]) -> bool:
+    return all(isinstance(part, torch.Tensor) for part in parts)
 
 
 def turned(matrix: Tensor) -> Tensor:
@@ -102,7 +108,10 @@ def rows_of(matrix: Tensor, first: int, count: int) -> Tensor:
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``x [T, in]`` times ``weight [out, in]`` transposed, plus ``bias [out]``."""
+    """``x [T, in]`` times ``weight [out, in]`` transposed, plus ``bias [out]``. A compressed matrix is
+    expanded each time: right, and slow."""
+    if not isinstance(weight, torch.Tensor):
+        weight = weight.expanded(x.dtype)
     return functional.linear(x, weight, bias)
 
 
@@ -142,11 +151,13 @@ def experts(
     down: Tensor,
     chosen: int,
     activation: Activation,
+    normalized: bool = True,
     adapt: Adapt | None = None,
 ) -> Tensor:
     """A mixture of gated MLPs: each row goes through its ``chosen`` best experts, by the softmax of their
-    ``scores [T, experts]``. Matrices are ``[experts, out, in]``; ``adapt`` adds to what they give."""
-    best, shares = choose_experts(scores, chosen)
+    ``scores [T, experts]``, or where not ``normalized`` of all. Matrices are ``[experts, out, in]``; ``adapt``
+    adds to what they give."""
+    best, shares = choose_experts(scores, chosen, normalized)
     mixed = torch.zeros_like(x)
     for expert in best.unique().tolist():
         rows, places = torch.nonzero(best == expert, as_tuple=True)
@@ -162,10 +173,13 @@ def experts(
     return mixed
 
 
-def choose_experts(scores: Tensor, chosen: int) -> tuple[Tensor, Tensor]:
-    """The best experts of each row ``[T, chosen]`` and their shares, which sum to 1, in float32."""
+def choose_experts(scores: Tensor, chosen: int, normalized: bool = True) -> tuple[Tensor, Tensor]:
+    """The best experts of each row ``[T, chosen]`` and their shares in float32, which sum to 1 where they are
+    ``normalized``."""
     highest, best = scores.float().topk(chosen, dim=-1)
-    return best, highest.softmax(-1)
+    if normalized:
+        return best, highest.softmax(-1)
+    return best, (highest - scores.float().logsumexp(-1, keepdim=True)).exp()
 
 
 def rotate_and_store(
@@ -193,9 +207,20 @@ def rotate_and_store(
     cosines, sines = (table[positions.long()][:, None, :] for table in tables)
     blocks = torch.div(cache_slots, shape.tokens_per_block, rounding_mode="floor").long()
     offsets = (cache_slots % shape.tokens_per_block).long()
-    keys[blocks, :, offsets] = _rotate(new_keys, cosines, sines)
-    values[blocks, :, offsets] = new_values
+    _store(keys, blocks, offsets, _rotate(new_keys, cosines, sines))
+    _store(values, blocks, offsets, new_values)
     return _rotate(queries, cosines, sines)
+
+
+def _store(cache: Tensor, blocks: Tensor, offsets: Tensor, new: Tensor) -> None:
+    if cache.dtype == new.dtype:
+        cache[blocks, :, offsets] = new
+    else:
+        # FP8 has no infinity: what is beyond its largest number becomes that. Assigned as bytes, since not
+        # all operations take FP8.
+        largest = torch.finfo(cache.dtype).max
+        narrow = new.float().clamp(-largest, largest).to(cache.dtype)
+        cache.view(torch.uint8)[blocks, :, offsets] = narrow.view(torch.uint8)
 
 
 def _rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
@@ -260,7 +285,8 @@ def _attend(
     keys_read = len(read) * size - (-length % size)
 
     def gathered(cache: Tensor) -> Tensor:
-        flat = cache[blocks].transpose(0, 1).reshape(shape.kv_heads, -1, shape.head_dim)[:, :keys_read]
+        read = cache[blocks] if cache.dtype == queries.dtype else _widened(cache, blocks, queries.dtype)
+        flat = read.transpose(0, 1).reshape(shape.kv_heads, -1, shape.head_dim)[:, :keys_read]
         return flat.repeat_interleave(shape.heads // shape.kv_heads, dim=0)
 
     own = torch.arange(first, length, device=queries.device)[:, None]
@@ -276,3 +302,8 @@ def _attend(
         queries.transpose(0, 1), gathered(keys), gathered(values), attn_mask=mask, scale=shape.scale
     )
     return mixed.transpose(0, 1)
+
+
+def _widened(cache: Tensor, blocks: Tensor, dtype: Tensor) -> Tensor:
+    """Blocks of an FP8 cache."""
+    return cache.view(torch.uint8)[blocks].view(cache.dtype).to(dtype)

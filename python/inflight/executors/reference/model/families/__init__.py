@@ -17,6 +17,7 @@ _LISTED = (
     mixtral.MIXTRAL,
     qwen.QWEN2,
     qwen.QWEN3,
+    qwen.QWEN3_MOE,
     gpt2.GPT2,
     phi3.PHI3,
     gemma.GEMMA,

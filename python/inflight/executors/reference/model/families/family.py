@@ -82,6 +82,8 @@ class Family:
     activation: str = "silu"
     activations: Mapping[str, Activation] = field(default_factory=lambda: {"silu": "silu"})
     gated_mlp: bool = True
+    #: Of a mixture, whether the shares of a token's experts sum to 1; None: `norm_topk_prob` decides.
+    normalized_experts: bool | None = True
     #: Whether embeddings are multiplied with the square root of their size.
     scaled_embedding: bool = False
     #: Keys of the config that change the arithmetic, with the only values that are implemented.

@@ -1,0 +1,510 @@
+"""Products: with one row, with compressed matrices and with those of experts, in Triton the language.
+
+One kernel computes the last two: it reads a tile of a matrix as it is stored, widens it in registers and
+multiplies it with the rows of ``x``, which are the columns of its product so that few rows waste little. With
+experts, tiles of rows belong to one each (`expert_kernels`). Many rows of FP8 are multiplied as FP8, and many
+rows of integers by an expanded copy, since then arithmetic is what takes the time. Nothing here allocates by
+the values of a tensor, so that an iteration can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as functional
+import triton
+import triton.language as tl
+
+from .compressed import Fp8Matrix, Int4Matrix, SideBySide
+from .operations import Tensor
+
+_PLAIN = tl.constexpr(0)
+_FP8 = tl.constexpr(1)
+_INT4 = tl.constexpr(2)
+
+#: Rows up to which FP8 is widened, which is exact; more are rounded to FP8 themselves, and twice as fast.
+WIDENED_FP8_ROWS = 64
+
+#: Rows up to which integers are expanded tile by tile, however often a tile is read.
+TILED_INT4_ROWS = 256
+
+#: Inputs that one program of a matrix-vector product holds at once.
+_VECTOR_TILE = 1024
+
+#: Programs that fill a GPU.
+_PROGRAMS = 264
+
+
+@triton.jit
+def _product(
+    x,
+    weight,
+    scales,
+    zeros,
+    bias,
+    out,
+    order,
+    tile_experts,
+    tile_rows,
+    ends,
+    rows,
+    WIDTH: tl.constexpr,
+    INPUTS: tl.constexpr,
+    KIND: tl.constexpr,
+    CHUNK: tl.constexpr,
+    GROUP: tl.constexpr,
+    SCALE_ROWS: tl.constexpr,
+    TILE: tl.constexpr,
+    GROUPED: tl.constexpr,
+    GATHER: tl.constexpr,
+    SCATTER: tl.constexpr,
+    BIAS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    ROWS: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """A tile of ``OUTPUTS`` of the matrix for ``ROWS`` rows, over a share of the inputs.
+
+    ``GATHER`` is how many places of ``order`` read a row of ``x``, or 0: rows are read where they are.
+    """
+    outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    tile = tl.program_id(1)
+    split = tl.program_id(2)
+    inside = outputs < WIDTH
+    if GROUPED:
+        expert = tl.load(tile_experts + tile).to(tl.int64)
+        if expert < 0:
+            return
+        first = tl.load(tile_rows + tile)
+        stop = tl.load(ends + expert)
+    else:
+        expert = tl.full((), 0, tl.int64)
+        first = tile * ROWS
+        stop = rows
+    places = first + tl.arange(0, ROWS)
+    present = places < stop
+    if GATHER > 0 or SCATTER:
+        noted = tl.load(order + places, mask=present, other=0)
+    source = places.to(tl.int64)
+    if GATHER > 0:
+        source = (noted // GATHER).to(tl.int64)
+    chunks: tl.constexpr = (INPUTS + CHUNK - 1) // CHUNK
+    groups: tl.constexpr = (INPUTS + GROUP - 1) // GROUP
+    share: tl.constexpr = (chunks + SPLITS - 1) // SPLITS
+    half: tl.constexpr = CHUNK // 2
+    scale_rows: tl.constexpr = (WIDTH + SCALE_ROWS - 1) // SCALE_ROWS
+    sums = tl.zeros((OUTPUTS, ROWS), tl.float32)
+    begin = split * share
+    for chunk in range(begin, tl.minimum(begin + share, chunks)):
+        group = chunk * CHUNK // GROUP
+        if KIND == _INT4:
+            base = ((expert * (WIDTH // TILE) + outputs // TILE) * chunks + chunk) * TILE + outputs % TILE
+            places_in = tl.arange(0, half)
+            bytes_of = tl.load(
+                weight + base[:, None] * half + places_in[None, :], mask=inside[:, None], other=0
+            )
+            zero = tl.load(zeros + (expert * groups + group) * WIDTH + outputs, mask=inside, other=0)
+            scale = tl.load(scales + (expert * groups + group) * WIDTH + outputs, mask=inside, other=0.0)
+            low = _widened(bytes_of & 15, zero, x.dtype.element_ty)
+            high = _widened(bytes_of >> 4, zero, x.dtype.element_ty)
+            reach = source[None, :] * INPUTS + (chunk * CHUNK + places_in)[:, None]
+            x_low = tl.load(x + reach, mask=present[None, :], other=0.0)
+            x_high = tl.load(x + reach + half, mask=present[None, :], other=0.0)
+            product = tl.dot(low, x_low, input_precision=PRECISION)
+            product = tl.dot(high, x_high, product, input_precision=PRECISION)
+            sums += product * scale.to(tl.float32)[:, None]
+        else:
+            columns = chunk * CHUNK + tl.arange(0, CHUNK)
+            known = columns < INPUTS
+            reach = (expert * WIDTH + outputs.to(tl.int64))[:, None] * INPUTS + columns[None, :]
+            factors = tl.load(weight + reach, mask=inside[:, None] & known[None, :], other=0.0)
+            factors = factors.to(x.dtype.element_ty)
+            values = tl.load(
+                x + source[None, :] * INPUTS + columns[:, None],
+                mask=present[None, :] & known[:, None],
+                other=0.0,
+            )
+            if KIND == _PLAIN or GROUP >= INPUTS:
+                sums = tl.dot(factors, values, sums, input_precision=PRECISION)
+            else:
+                place = (expert * scale_rows + outputs // SCALE_ROWS) * groups + group
+                scale = tl.load(scales + place, mask=inside, other=0.0)
+                sums += tl.dot(factors, values, input_precision=PRECISION) * scale[:, None]
+    if KIND == _FP8 and GROUP >= INPUTS:
+        place = expert * scale_rows + outputs // SCALE_ROWS
+        sums *= tl.load(scales + place, mask=inside, other=0.0)[:, None]
+    if BIAS:
+        sums += tl.load(bias + outputs, mask=inside, other=0.0).to(tl.float32)[:, None]
+    target = places.to(tl.int64)
+    if SCATTER:
+        target = noted.to(tl.int64)
+    if SPLITS > 1:
+        target += split.to(tl.int64) * rows
+    reach = target[:, None] * WIDTH + outputs[None, :]
+    tl.store(out + reach, tl.trans(sums).to(out.dtype.element_ty), mask=present[:, None] & inside[None, :])
+
+
+@triton.jit
+def _widened(quants, zero, dtype: tl.constexpr):
+    """``quants - zero`` in ``dtype``, exact: the integer becomes the low bits of a number whose last bit
+    counts ones."""
+    if dtype == tl.bfloat16:
+        wide = (quants.to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True)
+        return wide - (zero.to(tl.float32) + 128.0).to(tl.bfloat16)[:, None]
+    elif dtype == tl.float16:
+        wide = (quants.to(tl.int16) | 0x6400).to(tl.float16, bitcast=True)
+        return wide - (zero.to(tl.float32) + 1024.0).to(tl.float16)[:, None]
+    else:
+        return quants.to(tl.float32) - zero.to(tl.float32)[:, None]
+
+
+@triton.jit
+def _sum_splits(parts, bias, out, count, WIDTH: tl.constexpr, SPLITS: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr):
+    place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = place < count
+    total = tl.zeros((BLOCK,), tl.float32)
+    for split in range(SPLITS):
+        total += tl.load(parts + split * count + place, mask=inside, other=0.0)
+    if BIAS:
+        total += tl.load(bias + place % WIDTH, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + place, total.to(out.dtype.element_ty), mask=inside)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Rows sorted by expert, and the tiles of rows that belong to one; int32 on the device."""
+
+    #: By sorted place, which (row, choice) it is: ``row x chosen + choice``.
+    order: Tensor
+    #: Of each tile, its expert (or -1: no tile) and first place; of each expert, where its places end.
+    experts: Tensor
+    places: Tensor
+    ends: Tensor
+    #: Places of a tile, and choices of a row.
+    size: int
+    chosen: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a product is cut up."""
+
+    outputs: int
+    rows: int
+    splits: int
+    warps: int
+    stages: int
+
+
+def plan(rows: int, width: int, inputs: int, kind: int, tile_rows: int | None = None) -> Plan:
+    """What suits a product of so many rows; ``tile_rows`` is given with experts."""
+    size = tile_rows or (16 if rows <= 16 else 32 if rows <= 32 else 64 if rows <= 64 else 128)
+    outputs = 128 if size >= 128 else 64
+    tiles = triton.cdiv(width, outputs) * triton.cdiv(rows, size)
+    splits = 1
+    if tile_rows is None:
+        while splits < 8 and 2 * tiles * splits <= _PROGRAMS and inputs // (2 * splits) >= 512:
+            splits *= 2
+    return Plan(outputs, size, splits, 8 if size >= 128 else 4, 3 if size >= 128 else 4)
+
+
+def product(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    tiles: Tiles | None = None,
+    scatter: bool = False,
+    cut: Plan | None = None,
+) -> Tensor:
+    """``x [T, in]`` times a plain or compressed ``weight [out, in]`` transposed.
+
+    With ``tiles`` the matrix is ``[experts, out, in]``, and the outputs are those of the sorted places; rows
+    are read by ``tiles.order``, or with ``scatter`` at their place and written by it.
+    """
+    kind, chunk, group, scale_rows, tile = 0, 64 if x.dtype != torch.float32 else 32, 1 << 30, 1, 1
+    stored, scales, zeros = weight, x, x
+    if isinstance(weight, Fp8Matrix):
+        stored, scales = weight.weight, weight.scales
+        group, scale_rows = weight.columns, weight.rows
+        kind, chunk = 1, min(128, group)
+    elif isinstance(weight, Int4Matrix):
+        stored, scales, zeros, group = weight.weight, weight.scales, weight.zeros, weight.group
+        kind, tile, chunk = 2, stored.shape[-2], 2 * stored.shape[-1]
+    *_, width, inputs = weight.shape
+    chosen = 1
+    if tiles is not None:
+        rows, chosen = tiles.order.shape[0], tiles.chosen
+        count = tiles.experts.shape[0]
+    else:
+        rows = x.shape[0]
+    cut = cut or plan(rows, width, inputs, kind, None if tiles is None else tiles.size)
+    if tiles is None:
+        count = triton.cdiv(rows, cut.rows)
+    out = torch.empty((rows, width), dtype=x.dtype, device=x.device)
+    target = out
+    if cut.splits > 1:
+        target = torch.empty((cut.splits, rows, width), dtype=torch.float32, device=x.device)
+    has_bias = bias is not None
+    _product[(triton.cdiv(width, cut.outputs), count, cut.splits)](
+        x,
+        stored,
+        scales,
+        zeros,
+        bias if has_bias else x,
+        target,
+        x if tiles is None else tiles.order,
+        x if tiles is None else tiles.experts,
+        x if tiles is None else tiles.places,
+        x if tiles is None else tiles.ends,
+        rows,
+        WIDTH=width,
+        INPUTS=inputs,
+        KIND=kind,
+        CHUNK=chunk,
+        GROUP=group,
+        SCALE_ROWS=scale_rows,
+        TILE=tile,
+        GROUPED=tiles is not None,
+        GATHER=chosen if tiles is not None and not scatter else 0,
+        SCATTER=scatter,
+        BIAS=has_bias and cut.splits == 1,
+        SPLITS=cut.splits,
+        OUTPUTS=cut.outputs,
+        ROWS=cut.rows,
+        PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
+        num_warps=cut.warps,
+        num_stages=cut.stages,
+    )
+    if cut.splits > 1:
+        elements = rows * width
+        _sum_splits[(triton.cdiv(elements, 1024),)](
+            target,
+            bias if has_bias else x,
+            out,
+            elements,
+            WIDTH=width,
+            SPLITS=cut.splits,
+            BIAS=has_bias,
+            BLOCK=1024,
+        )
+    return out
+
+
+@triton.jit
+def _matrix_vector(
+    x,
+    weight,
+    bias,
+    out,
+    width,
+    INPUTS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    TILE: tl.constexpr,
+    BIAS: tl.constexpr,
+):
+    rows = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    inside = rows < width
+    columns = tl.arange(0, TILE)
+    sums = tl.zeros((OUTPUTS, TILE), tl.float32)
+    for start in range(0, INPUTS, TILE):
+        place = start + columns
+        inputs = tl.load(x + place, mask=place < INPUTS, other=0.0).to(tl.float32)
+        reach = rows[:, None].to(tl.int64) * INPUTS + place[None, :]
+        factors = tl.load(weight + reach, mask=inside[:, None] & (place < INPUTS)[None, :], other=0.0)
+        sums += factors.to(tl.float32) * inputs[None, :]
+    product = tl.sum(sums, axis=1)
+    if BIAS:
+        product += tl.load(bias + rows, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + rows, product.to(out.dtype.element_ty), mask=inside)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """One row is bound by reading the weights: a matrix-vector product reads them at 90 % of the memory's
+    speed where the library's small products reach 60 to 85 %."""
+    if not isinstance(weight, torch.Tensor):
+        return _compressed_linear(x, weight, bias)
+    outputs, inputs = weight.shape
+    if x.shape[0] != 1 or x.dtype == torch.float32:
+        return functional.linear(x, weight, bias)
+    out = torch.empty((1, outputs), dtype=x.dtype, device=x.device)
+    _matrix_vector[(triton.cdiv(outputs, 2),)](
+        x,
+        weight,
+        weight if bias is None else bias,
+        out,
+        outputs,
+        INPUTS=inputs,
+        OUTPUTS=2,
+        TILE=_VECTOR_TILE,
+        BIAS=bias is not None,
+        num_warps=4,
+    )
+    return out
+
+
+def _compressed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`operations.linear` with a compressed matrix."""
+    if isinstance(weight, SideBySide):
+        mixed = torch.cat([linear(x, part) for part in weight.parts], -1)
+        return mixed if bias is None else mixed + bias
+    rows = x.shape[0]
+    if isinstance(weight, Int4Matrix):
+        if weight.order is not None:
+            x = x.index_select(1, weight.order)
+        if rows > TILED_INT4_ROWS and x.dtype != torch.float32:
+            return functional.linear(x, expanded(weight, x.dtype), bias)
+    elif rows > WIDENED_FP8_ROWS and x.dtype == torch.bfloat16 and _has_fp8(x.device):
+        return _fp8_linear(x, weight, bias)
+    return product(x, weight, bias)
+
+
+def _has_fp8(device: Tensor) -> bool:
+    """Whether the tensor cores multiply FP8."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
+
+
+def _fp8_linear(x: Tensor, weight: Fp8Matrix, bias: Tensor | None) -> Tensor:
+    """Rounds each row of ``x`` to FP8 with a scale of its own, or one for each group of inputs."""
+    outputs, inputs = weight.shape
+    if outputs % 16 or inputs % 16 or weight.columns < inputs and (weight.columns != 128 or inputs % 128):
+        return product(x, weight, bias)
+    narrow, scales = quantized(x, min(weight.columns, inputs))
+    if weight.is_by_row:
+        out = torch._scaled_mm(  # noqa: SLF001 -- the public function is newer than the oldest PyTorch here
+            narrow, weight.weight.t(), scales, weight.scales.t(), out_dtype=x.dtype, use_fast_accum=True
+        )
+    else:
+        out = _block_product(narrow, scales, weight, x.dtype)
+    return out if bias is None else out + bias
+
+
+@triton.jit
+def _quantize(x, out, scales, INPUTS: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    group = tl.program_id(1)
+    groups: tl.constexpr = (INPUTS + GROUP - 1) // GROUP
+    columns = tl.arange(0, PADDED)
+    inside = (columns < GROUP) & (group * GROUP + columns < INPUTS)
+    reach = row * INPUTS + group * GROUP + columns
+    values = tl.load(x + reach, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.maximum(tl.max(tl.abs(values), axis=0), 1e-12) / 448.0
+    tl.store(scales + row * groups + group, scale)
+    narrow = tl.clamp(values / scale, -448.0, 448.0)
+    tl.store(out + reach, narrow.to(out.dtype.element_ty), mask=inside)
+
+
+def quantized(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
+    """``x [T, in]`` in FP8, and the scales of each ``group`` of inputs: float32 ``[T, groups]``."""
+    rows, inputs = x.shape
+    groups = triton.cdiv(inputs, group)
+    out = torch.empty((rows, inputs), dtype=torch.float8_e4m3fn, device=x.device)
+    scales = torch.empty((rows, groups), dtype=torch.float32, device=x.device)
+    padded = triton.next_power_of_2(group)
+    _quantize[(rows, groups)](
+        x, out, scales, INPUTS=inputs, GROUP=group, PADDED=padded, num_warps=1 if padded <= 256 else 8
+    )
+    return out, scales
+
+
+@triton.jit
+def _block_scaled(
+    x,
+    x_scales,
+    weight,
+    scales,
+    out,
+    rows,
+    WIDTH: tl.constexpr,
+    INPUTS: tl.constexpr,
+    SCALE_ROWS: tl.constexpr,
+    ROWS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    BAND: tl.constexpr,
+):
+    """FP8 times FP8 where 128 inputs share a scale. Programs take bands of tiles, which share what they
+    read."""
+    across: tl.constexpr = (WIDTH + OUTPUTS - 1) // OUTPUTS
+    program = tl.program_id(0)
+    down = tl.cdiv(rows, ROWS)
+    band = program // (BAND * across)
+    first = band * BAND
+    height = tl.minimum(down - first, BAND)
+    row = (first + program % (BAND * across) % height) * ROWS + tl.arange(0, ROWS)
+    output = program % (BAND * across) // height * OUTPUTS + tl.arange(0, OUTPUTS)
+    present, inside = row < rows, output < WIDTH
+    columns = tl.arange(0, 128)
+    chunks: tl.constexpr = INPUTS // 128
+    x_reach = row.to(tl.int64)[:, None] * INPUTS + columns[None, :]
+    w_reach = output.to(tl.int64)[None, :] * INPUTS + columns[:, None]
+    sums = tl.zeros((ROWS, OUTPUTS), tl.float32)
+    for chunk in range(chunks):
+        values = tl.load(x + x_reach + chunk * 128, mask=present[:, None], other=0.0)
+        factors = tl.load(weight + w_reach + chunk * 128, mask=inside[None, :], other=0.0)
+        row_scale = tl.load(x_scales + row * chunks + chunk, mask=present, other=0.0)
+        scale = tl.load(scales + output // SCALE_ROWS * chunks + chunk, mask=inside, other=0.0)
+        sums += tl.dot(values, factors) * (row_scale[:, None] * scale[None, :])
+    reach = row.to(tl.int64)[:, None] * WIDTH + output[None, :]
+    tl.store(out + reach, sums.to(out.dtype.element_ty), mask=present[:, None] & inside[None, :])
+
+
+def _block_product(x: Tensor, x_scales: Tensor, weight: Fp8Matrix, dtype: Tensor) -> Tensor:
+    rows, (width, inputs) = x.shape[0], weight.shape
+    out = torch.empty((rows, width), dtype=dtype, device=x.device)
+    size, outputs = (64 if rows <= 64 else 128), 128
+    _block_scaled[(triton.cdiv(width, outputs) * triton.cdiv(rows, size),)](
+        x,
+        x_scales,
+        weight.weight,
+        weight.scales,
+        out,
+        rows,
+        WIDTH=width,
+        INPUTS=inputs,
+        SCALE_ROWS=weight.rows,
+        ROWS=size,
+        OUTPUTS=outputs,
+        BAND=8,
+        num_warps=8 if size == 128 else 4,
+        num_stages=3,
+    )
+    return out
+
+
+@triton.jit
+def _expand(weight, scales, zeros, out, WIDTH: tl.constexpr, INPUTS: tl.constexpr, GROUP: tl.constexpr, TILE: tl.constexpr, HALF: tl.constexpr):
+    """One tile of integers."""
+    outputs = tl.program_id(0) * TILE + tl.arange(0, TILE)
+    chunk = tl.program_id(1)
+    chunks: tl.constexpr = INPUTS // (2 * HALF)
+    columns = tl.arange(0, HALF)
+    base = (tl.program_id(0).to(tl.int64) * chunks + chunk) * TILE * HALF
+    bytes_of = tl.load(weight + base + tl.arange(0, TILE)[:, None] * HALF + columns[None, :])
+    group = chunk * 2 * HALF // GROUP
+    zero = tl.load(zeros + group * WIDTH + outputs).to(tl.float32)[:, None]
+    scale = tl.load(scales + group * WIDTH + outputs).to(tl.float32)[:, None]
+    reach = outputs.to(tl.int64)[:, None] * INPUTS + chunk * 2 * HALF + columns[None, :]
+    kind = out.dtype.element_ty
+    tl.store(out + reach, (((bytes_of & 15).to(tl.float32) - zero) * scale).to(kind))
+    tl.store(out + reach + HALF, (((bytes_of >> 4).to(tl.float32) - zero) * scale).to(kind))
+
+
+def expanded(weight: Int4Matrix, dtype: Tensor) -> Tensor:
+    """``[out, in]`` in ``dtype``, its columns by their groups: `Int4Matrix.order` is not undone."""
+    width, inputs = weight.shape
+    out = torch.empty((width, inputs), dtype=dtype, device=weight.weight.device)
+    tile, half = weight.weight.shape[-2:]
+    _expand[(width // tile, inputs // (2 * half))](
+        weight.weight,
+        weight.scales,
+        weight.zeros,
+        out,
+        WIDTH=width,
+        INPUTS=inputs,
+        GROUP=weight.group,
+        TILE=tile,
+        HALF=half,
+        num_warps=4,
+    )
+    return out
