@@ -75,6 +75,49 @@ SHAPES: dict[str, dict[str, Any]] = {
     },
 }
 
+SHAPES |= {
+    # Qwen3-30B-A3B's.
+    "30b-a3b": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "num_hidden_layers": 48,
+        "hidden_size": 2048,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+        "norm_topk_prob": True,
+        "vocab_size": 151936,
+        "max_position_embeddings": 8192,
+        "rope_theta": 1000000.0,
+    },
+    # Half the layers of Mixtral-8x7B, so that it fits one GPU in 16 bits.
+    "mixtral-half": {
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "num_hidden_layers": 16,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "intermediate_size": 14336,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "vocab_size": 32000,
+        "max_position_embeddings": 8192,
+        "rope_theta": 1000000.0,
+    },
+}
+
+#: How random weights are quantized, as `quantization_config` says it.
+QUANTIZATIONS: dict[str, dict[str, Any]] = {
+    "fp8": {"quant_method": "fp8", "activation_scheme": "dynamic"},
+    "fp8-block": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"},
+}
+
 #: A long list of small objects: keys, numbers, enumerations and free text by turns, and no end in sight.
 GUIDE = {
     "type": "array",
@@ -124,9 +167,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def write_config(shape: str, directory: Path) -> None:
+def write_config(shape: str, directory: Path, quantization: str | None = None) -> None:
     """A ``config.json`` of ``shape`` in ``directory``; enough for random weights."""
     config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **SHAPES[shape]}
+    if quantization is not None:
+        config["quantization_config"] = QUANTIZATIONS[quantization]
     (directory / "config.json").write_text(json.dumps(config))
 
 
@@ -227,6 +272,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--shape", action="append", choices=sorted(SHAPES), help="default: small")
+    parser.add_argument("--quantization", choices=sorted(QUANTIZATIONS), help="of the shapes' weights")
     parser.add_argument("--model", type=Path, metavar="DIRECTORY", help="a checkpoint instead of shapes")
     parser.add_argument("--batch", action="append", type=int, help="requests at once; default: 1, 64, 256")
     parser.add_argument("--input", type=int, default=128, help="tokens of a prompt")
@@ -262,7 +308,7 @@ def main() -> None:
     for shape in [arguments.model.name] if arguments.model else arguments.shape or ["small"]:
         with tempfile.TemporaryDirectory() as directory:
             if arguments.model is None:
-                write_config(shape, Path(directory))
+                write_config(shape, Path(directory), arguments.quantization)
             started = time.perf_counter()
             executor = create(arguments.model or directory, arguments.device, **options)
             print(f"{shape}: ready after {time.perf_counter() - started:.1f} s", flush=True)

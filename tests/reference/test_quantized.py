@@ -45,7 +45,7 @@ def numpy_logits(directory: Path) -> npt.NDArray[np.float32]:
 
 def log_probs(directory: Path, device: str = "cpu", **options: Any) -> tuple[list[int], list[float]]:
     """Greedy tokens and their log probabilities, from an executor on PyTorch."""
-    executor = create(directory, device, backend="pytorch", max_batch_size=4, max_seq_len=64, **options)
+    executor = create(directory, device, backend="pytorch", max_batch_size=4, max_num_tokens=32, **options)
     request = Request(1, TOKENS, 12)
     request.output_config.return_log_probs = True
     executor.enqueue([request])
@@ -75,6 +75,10 @@ def test_pytorch_computes_what_the_twin_does(name: str, scheme: str, tmp_path: P
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'inflight-llm[torch]'")
     device = os.environ.get("INFLIGHT_TEST_DEVICE", "cpu")
     quantized, twin = make(name, scheme, tmp_path)
+    if (name, scheme, device) == ("mixtral", "awq", "cuda"):
+        with pytest.raises(UserMistake, match="groups of `16` inputs"):
+            log_probs(quantized, device, dtype="float32")
+        return
     tokens, values = log_probs(quantized, device, dtype="float32")
     expected_tokens, expected = log_probs(twin, device, dtype="float32")
     assert tokens == expected_tokens

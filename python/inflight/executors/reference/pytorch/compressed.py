@@ -82,6 +82,10 @@ class Int4Matrix:
         return (*experts, rows * tile_rows, inputs * 2 * half)
 
     @property
+    def tile_inputs(self) -> int:
+        return int(2 * self.weight.shape[-1])
+
+    @property
     def nbytes(self) -> int:
         order = 0 if self.order is None else self.order.nbytes
         return int(self.weight.nbytes + self.scales.nbytes + self.zeros.nbytes + order)

@@ -9,6 +9,7 @@ the values of a tensor, so that an iteration can be captured in a CUDA graph.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -16,7 +17,10 @@ import torch.nn.functional as functional
 import triton
 import triton.language as tl
 
+from inflight.executors.reference.errors import UnsupportedModelError
+
 from .compressed import Fp8Matrix, Int4Matrix, SideBySide
+from .cuts import Plan, expert_plan, narrow_plan, narrow_plan_of_others, plan
 from .operations import Tensor
 
 _PLAIN = tl.constexpr(0)
@@ -32,8 +36,14 @@ TILED_INT4_ROWS = 256
 #: Inputs that one program of a matrix-vector product holds at once.
 _VECTOR_TILE = 1024
 
-#: Programs that fill a GPU.
-_PROGRAMS = 264
+#: Inputs that tensor cores multiply at once, at least.
+_LEAST_INPUTS = 16
+
+#: Tiles of rows that are computed with the same outputs, one after the other.
+_BAND = 16
+
+#: By what is stored: `CUTS`' name of it.
+_STORED = ("plain", "fp8", "int4")
 
 
 @triton.jit
@@ -49,6 +59,7 @@ def _product(
     tile_rows,
     ends,
     rows,
+    count,
     WIDTH: tl.constexpr,
     INPUTS: tl.constexpr,
     KIND: tl.constexpr,
@@ -63,15 +74,18 @@ def _product(
     SPLITS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     ROWS: tl.constexpr,
+    BAND: tl.constexpr,
+    PACKED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """A tile of ``OUTPUTS`` of the matrix for ``ROWS`` rows, over a share of the inputs.
 
     ``GATHER`` is how many places of ``order`` read a row of ``x``, or 0: rows are read where they are.
+    ``PACKED``: bytes are widened four at a time, in instructions of the GPU.
     """
-    outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
-    tile = tl.program_id(1)
-    split = tl.program_id(2)
+    tile, column = _place(tl.program_id(0), count, (WIDTH + OUTPUTS - 1) // OUTPUTS, BAND)
+    outputs = column * OUTPUTS + tl.arange(0, OUTPUTS)
+    split = tl.program_id(1)
     inside = outputs < WIDTH
     if GROUPED:
         expert = tl.load(tile_experts + tile).to(tl.int64)
@@ -107,8 +121,11 @@ def _product(
             )
             zero = tl.load(zeros + (expert * groups + group) * WIDTH + outputs, mask=inside, other=0)
             scale = tl.load(scales + (expert * groups + group) * WIDTH + outputs, mask=inside, other=0.0)
-            low = _widened(bytes_of & 15, zero, x.dtype.element_ty)
-            high = _widened(bytes_of >> 4, zero, x.dtype.element_ty)
+            if PACKED:
+                low, high = _unpacked(bytes_of, zero)
+            else:
+                low = _widened(bytes_of & 15, zero, x.dtype.element_ty)
+                high = _widened(bytes_of >> 4, zero, x.dtype.element_ty)
             reach = source[None, :] * INPUTS + (chunk * CHUNK + places_in)[:, None]
             x_low = tl.load(x + reach, mask=present[None, :], other=0.0)
             x_high = tl.load(x + reach + half, mask=present[None, :], other=0.0)
@@ -120,7 +137,10 @@ def _product(
             known = columns < INPUTS
             reach = (expert * WIDTH + outputs.to(tl.int64))[:, None] * INPUTS + columns[None, :]
             factors = tl.load(weight + reach, mask=inside[:, None] & known[None, :], other=0.0)
-            factors = factors.to(x.dtype.element_ty)
+            if PACKED and KIND == _FP8:
+                factors = _widened_fp8(factors)
+            else:
+                factors = factors.to(x.dtype.element_ty)
             values = tl.load(
                 x + source[None, :] * INPUTS + columns[:, None],
                 mask=present[None, :] & known[:, None],
@@ -144,6 +164,76 @@ def _product(
         target += split.to(tl.int64) * rows
     reach = target[:, None] * WIDTH + outputs[None, :]
     tl.store(out + reach, tl.trans(sums).to(out.dtype.element_ty), mask=present[:, None] & inside[None, :])
+
+
+@triton.jit
+def _place(program, down, across, BAND: tl.constexpr):
+    """The tile of rows and that of outputs of a program. Programs next to each other share outputs, and some
+    rows on, rows: what is read is still in the cache."""
+    band = program // (BAND * across)
+    height = tl.minimum(down - band * BAND, BAND)
+    within = program % (BAND * across)
+    return band * BAND + within % height, within // height
+
+
+@triton.jit
+def _unpacked(bytes_of, zero):
+    """Low and high nibbles less ``zero``, in bfloat16, exact: a nibble becomes the low bits of a number whose
+    last bit counts ones."""
+    return tl.inline_asm_elementwise(
+        """
+        {
+        .reg .b32 a, b, c, d, one;
+        mov.b32 one, 0x3f803f80;
+        prmt.b32 a, $4, 0, 0x4140;
+        prmt.b32 b, $4, 0, 0x4342;
+        shr.u32 c, a, 4;
+        shr.u32 d, b, 4;
+        lop3.b32 a, a, 0x000f000f, 0x43004300, 0xea;
+        lop3.b32 b, b, 0x000f000f, 0x43004300, 0xea;
+        lop3.b32 c, c, 0x000f000f, 0x43004300, 0xea;
+        lop3.b32 d, d, 0x000f000f, 0x43004300, 0xea;
+        fma.rn.bf16x2 $0, a, one, $5;
+        fma.rn.bf16x2 $1, b, one, $6;
+        fma.rn.bf16x2 $2, c, one, $5;
+        fma.rn.bf16x2 $3, d, one, $6;
+        }
+        """,
+        "=r,=r,=r,=r,r,r,r",
+        [bytes_of, (-128.0 - zero.to(tl.float32)).to(tl.bfloat16)[:, None]],
+        dtype=(tl.bfloat16, tl.bfloat16),
+        is_pure=True,
+        pack=4,
+    )
+
+
+@triton.jit
+def _widened_fp8(factors):
+    """FP8 E4M3 in bfloat16, exact: its bits in place, times the ratio of what the exponents count from."""
+    return tl.inline_asm_elementwise(
+        """
+        {
+        .reg .b32 a, b, c, d, ratio, zero;
+        mov.b32 ratio, 0x7b807b80;
+        mov.b32 zero, 0x80008000;
+        prmt.b32 a, $2, 0, 0x1404;
+        prmt.b32 b, $2, 0, 0x3424;
+        and.b32 c, a, 0x80008000;
+        and.b32 d, b, 0x80008000;
+        shr.u32 a, a, 4;
+        shr.u32 b, b, 4;
+        lop3.b32 a, a, 0x07f007f0, c, 0xea;
+        lop3.b32 b, b, 0x07f007f0, d, 0xea;
+        fma.rn.bf16x2 $0, a, ratio, zero;
+        fma.rn.bf16x2 $1, b, ratio, zero;
+        }
+        """,
+        "=r,=r,r",
+        [factors.to(tl.uint8, bitcast=True)],
+        dtype=tl.bfloat16,
+        is_pure=True,
+        pack=4,
+    )
 
 
 @triton.jit
@@ -187,29 +277,6 @@ class Tiles:
     chosen: int
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How a product is cut up."""
-
-    outputs: int
-    rows: int
-    splits: int
-    warps: int
-    stages: int
-
-
-def plan(rows: int, width: int, inputs: int, kind: int, tile_rows: int | None = None) -> Plan:
-    """What suits a product of so many rows; ``tile_rows`` is given with experts."""
-    size = tile_rows or (16 if rows <= 16 else 32 if rows <= 32 else 64 if rows <= 64 else 128)
-    outputs = 128 if size >= 128 else 64
-    tiles = triton.cdiv(width, outputs) * triton.cdiv(rows, size)
-    splits = 1
-    if tile_rows is None:
-        while splits < 8 and 2 * tiles * splits <= _PROGRAMS and inputs // (2 * splits) >= 512:
-            splits *= 2
-    return Plan(outputs, size, splits, 8 if size >= 128 else 4, 3 if size >= 128 else 4)
-
-
 def product(
     x: Tensor,
     weight: Tensor,
@@ -228,10 +295,16 @@ def product(
     if isinstance(weight, Fp8Matrix):
         stored, scales = weight.weight, weight.scales
         group, scale_rows = weight.columns, weight.rows
-        kind, chunk = 1, min(128, group)
+        # Scales of whole rows are applied at the end.
+        kind, chunk = 1, 128 if group >= weight.shape[-1] else math.gcd(128, group)
     elif isinstance(weight, Int4Matrix):
         stored, scales, zeros, group = weight.weight, weight.scales, weight.zeros, weight.group
         kind, tile, chunk = 2, stored.shape[-2], 2 * stored.shape[-1]
+    if chunk < (2 * _LEAST_INPUTS if kind == 2 else _LEAST_INPUTS):
+        raise UnsupportedModelError(
+            f"groups of `{chunk}` inputs in the experts of a quantized checkpoint are too few for the GPU",
+            "use a checkpoint with groups of 32 or more, or device `cpu`",
+        )
     *_, width, inputs = weight.shape
     chosen = 1
     if tiles is not None:
@@ -239,7 +312,8 @@ def product(
         count = tiles.experts.shape[0]
     else:
         rows = x.shape[0]
-    cut = cut or plan(rows, width, inputs, kind, None if tiles is None else tiles.size)
+    if cut is None:
+        cut = plan(rows, width, inputs, _STORED[kind]) if tiles is None else expert_plan(tiles.size)
     if tiles is None:
         count = triton.cdiv(rows, cut.rows)
     out = torch.empty((rows, width), dtype=x.dtype, device=x.device)
@@ -247,7 +321,7 @@ def product(
     if cut.splits > 1:
         target = torch.empty((cut.splits, rows, width), dtype=torch.float32, device=x.device)
     has_bias = bias is not None
-    _product[(triton.cdiv(width, cut.outputs), count, cut.splits)](
+    _product[(triton.cdiv(width, cut.outputs) * count, cut.splits)](
         x,
         stored,
         scales,
@@ -259,6 +333,7 @@ def product(
         x if tiles is None else tiles.places,
         x if tiles is None else tiles.ends,
         rows,
+        count,
         WIDTH=width,
         INPUTS=inputs,
         KIND=kind,
@@ -273,22 +348,14 @@ def product(
         SPLITS=cut.splits,
         OUTPUTS=cut.outputs,
         ROWS=cut.rows,
+        BAND=_BAND,
+        PACKED=kind > 0 and x.dtype == torch.bfloat16 and x.is_cuda,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         num_warps=cut.warps,
         num_stages=cut.stages,
     )
     if cut.splits > 1:
-        elements = rows * width
-        _sum_splits[(triton.cdiv(elements, 1024),)](
-            target,
-            bias if has_bias else x,
-            out,
-            elements,
-            WIDTH=width,
-            SPLITS=cut.splits,
-            BIAS=has_bias,
-            BLOCK=1024,
-        )
+        _add_splits(target, bias, out)
     return out
 
 
@@ -353,8 +420,11 @@ def _compressed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) ->
     if isinstance(weight, Int4Matrix):
         if weight.order is not None:
             x = x.index_select(1, weight.order)
-        if rows > TILED_INT4_ROWS and x.dtype != torch.float32:
+        many = rows > TILED_INT4_ROWS and x.dtype != torch.float32
+        if many or weight.tile_inputs < 2 * _LEAST_INPUTS:
             return functional.linear(x, expanded(weight, x.dtype), bias)
+    elif math.gcd(128, weight.columns) < _LEAST_INPUTS and weight.columns < weight.shape[-1]:
+        return functional.linear(x, weight.expanded(x.dtype), bias)
     elif rows > WIDENED_FP8_ROWS and x.dtype == torch.bfloat16 and _has_fp8(x.device):
         return _fp8_linear(x, weight, bias)
     return product(x, weight, bias)
@@ -371,45 +441,74 @@ def _fp8_linear(x: Tensor, weight: Fp8Matrix, bias: Tensor | None) -> Tensor:
     if outputs % 16 or inputs % 16 or weight.columns < inputs and (weight.columns != 128 or inputs % 128):
         return product(x, weight, bias)
     narrow, scales = quantized(x, min(weight.columns, inputs))
-    if weight.is_by_row:
-        out = torch._scaled_mm(  # noqa: SLF001 -- the public function is newer than the oldest PyTorch here
-            narrow, weight.weight.t(), scales, weight.scales.t(), out_dtype=x.dtype, use_fast_accum=True
-        )
+    cut = narrow_plan(x.shape[0], outputs, inputs, weight.is_by_row)
+    if cut is None and (weight.is_by_row or _fits_library(x.shape[0], weight)):
+        out = library_product(narrow, scales, weight, x.dtype)
     else:
-        out = _block_product(narrow, scales, weight, x.dtype)
+        out = narrow_product(narrow, scales, weight, x.dtype, cut)
     return out if bias is None else out + bias
 
 
+def _fits_library(rows: int, weight: Fp8Matrix) -> bool:
+    """Whether PyTorch multiplies blocks of 128 x 128: from 2.10 on, on Hopper alone."""
+    return (
+        rows % 4 == 0
+        and weight.rows == 128
+        and weight.shape[0] % 128 == 0
+        and weight.scales.shape[1] % 4 == 0
+        and hasattr(functional, "scaled_mm")
+        and torch.cuda.get_device_capability(weight.weight.device) == (9, 0)
+    )
+
+
+def library_product(x: Tensor, x_scales: Tensor, weight: Fp8Matrix, dtype: Tensor) -> Tensor:
+    """As `narrow_product`, by PyTorch."""
+    if weight.is_by_row:
+        return torch._scaled_mm(  # noqa: SLF001 -- the public function is newer than the oldest PyTorch here
+            x, weight.weight.t(), x_scales, weight.scales.t(), out_dtype=dtype, use_fast_accum=True
+        )
+    kinds = functional.ScalingType
+    return functional.scaled_mm(
+        x,
+        weight.weight.t(),
+        x_scales,
+        kinds.BlockWise1x128,
+        weight.scales.t(),
+        kinds.BlockWise128x128,
+        output_dtype=dtype,
+    )
+
+
 @triton.jit
-def _quantize(x, out, scales, INPUTS: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr):
+def _quantize(x, out, scales, rows, INPUTS: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1)
-    groups: tl.constexpr = (INPUTS + GROUP - 1) // GROUP
     columns = tl.arange(0, PADDED)
     inside = (columns < GROUP) & (group * GROUP + columns < INPUTS)
     reach = row * INPUTS + group * GROUP + columns
     values = tl.load(x + reach, mask=inside, other=0.0).to(tl.float32)
     scale = tl.maximum(tl.max(tl.abs(values), axis=0), 1e-12) / 448.0
-    tl.store(scales + row * groups + group, scale)
+    tl.store(scales + group.to(tl.int64) * rows + row, scale)
     narrow = tl.clamp(values / scale, -448.0, 448.0)
     tl.store(out + reach, narrow.to(out.dtype.element_ty), mask=inside)
 
 
 def quantized(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    """``x [T, in]`` in FP8, and the scales of each ``group`` of inputs: float32 ``[T, groups]``."""
+    """``x [T, in]`` in FP8, and the scales of each ``group`` of inputs: float32 ``[T, groups]``, those of a
+    group one behind the other."""
     rows, inputs = x.shape
     groups = triton.cdiv(inputs, group)
     out = torch.empty((rows, inputs), dtype=torch.float8_e4m3fn, device=x.device)
-    scales = torch.empty((rows, groups), dtype=torch.float32, device=x.device)
+    scales = torch.empty((groups, rows), dtype=torch.float32, device=x.device)
     padded = triton.next_power_of_2(group)
     _quantize[(rows, groups)](
-        x, out, scales, INPUTS=inputs, GROUP=group, PADDED=padded, num_warps=1 if padded <= 256 else 8
+        x, out, scales, rows, INPUTS=inputs, GROUP=group, PADDED=padded, num_warps=1 if padded <= 256 else 8
     )
-    return out, scales
+    return out, scales.t()
 
 
 @triton.jit
-def _block_scaled(
+def _narrow_product(
     x,
     x_scales,
     weight,
@@ -419,57 +518,91 @@ def _block_scaled(
     WIDTH: tl.constexpr,
     INPUTS: tl.constexpr,
     SCALE_ROWS: tl.constexpr,
+    BY_ROW: tl.constexpr,
+    SPLITS: tl.constexpr,
     ROWS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     BAND: tl.constexpr,
 ):
-    """FP8 times FP8 where 128 inputs share a scale. Programs take bands of tiles, which share what they
-    read."""
-    across: tl.constexpr = (WIDTH + OUTPUTS - 1) // OUTPUTS
-    program = tl.program_id(0)
-    down = tl.cdiv(rows, ROWS)
-    band = program // (BAND * across)
-    first = band * BAND
-    height = tl.minimum(down - first, BAND)
-    row = (first + program % (BAND * across) % height) * ROWS + tl.arange(0, ROWS)
-    output = program % (BAND * across) // height * OUTPUTS + tl.arange(0, OUTPUTS)
+    """FP8 times FP8, where each row has a scale, or each 128 inputs of it."""
+    tile, column = _place(tl.program_id(0), tl.cdiv(rows, ROWS), (WIDTH + OUTPUTS - 1) // OUTPUTS, BAND)
+    split = tl.program_id(1)
+    row = tile * ROWS + tl.arange(0, ROWS)
+    output = column * OUTPUTS + tl.arange(0, OUTPUTS)
     present, inside = row < rows, output < WIDTH
     columns = tl.arange(0, 128)
-    chunks: tl.constexpr = INPUTS // 128
+    chunks: tl.constexpr = (INPUTS + 127) // 128
+    share: tl.constexpr = (chunks + SPLITS - 1) // SPLITS
     x_reach = row.to(tl.int64)[:, None] * INPUTS + columns[None, :]
     w_reach = output.to(tl.int64)[None, :] * INPUTS + columns[:, None]
     sums = tl.zeros((ROWS, OUTPUTS), tl.float32)
-    for chunk in range(chunks):
-        values = tl.load(x + x_reach + chunk * 128, mask=present[:, None], other=0.0)
-        factors = tl.load(weight + w_reach + chunk * 128, mask=inside[None, :], other=0.0)
-        row_scale = tl.load(x_scales + row * chunks + chunk, mask=present, other=0.0)
-        scale = tl.load(scales + output // SCALE_ROWS * chunks + chunk, mask=inside, other=0.0)
-        sums += tl.dot(values, factors) * (row_scale[:, None] * scale[None, :])
-    reach = row.to(tl.int64)[:, None] * WIDTH + output[None, :]
+    begin = split * share
+    for chunk in range(begin, tl.minimum(begin + share, chunks)):
+        known = columns < INPUTS - chunk * 128
+        values = tl.load(x + x_reach + chunk * 128, mask=present[:, None] & known[None, :], other=0.0)
+        factors = tl.load(weight + w_reach + chunk * 128, mask=inside[None, :] & known[:, None], other=0.0)
+        if BY_ROW:
+            sums = tl.dot(values, factors, sums)
+        else:
+            row_scale = tl.load(x_scales + chunk * rows + row, mask=present, other=0.0)
+            if SCALE_ROWS % OUTPUTS == 0:
+                # All outputs of the tile share it.
+                scale = tl.load(scales + column * OUTPUTS // SCALE_ROWS * chunks + chunk)
+                sums += tl.dot(values, factors) * (row_scale * scale)[:, None]
+            else:
+                scale = tl.load(scales + output // SCALE_ROWS * chunks + chunk, mask=inside, other=0.0)
+                sums += tl.dot(values, factors) * (row_scale[:, None] * scale[None, :])
+    if BY_ROW:
+        row_scale = tl.load(x_scales + row, mask=present, other=0.0)
+        sums *= row_scale[:, None] * tl.load(scales + output, mask=inside, other=0.0)[None, :]
+    reach = (row + split * rows).to(tl.int64)[:, None] * WIDTH + output[None, :]
     tl.store(out + reach, sums.to(out.dtype.element_ty), mask=present[:, None] & inside[None, :])
 
 
-def _block_product(x: Tensor, x_scales: Tensor, weight: Fp8Matrix, dtype: Tensor) -> Tensor:
+def narrow_product(x: Tensor, x_scales: Tensor, weight: Fp8Matrix, dtype: Tensor, cut: Plan | None = None) -> Tensor:
+    """``x [T, in]`` in FP8 with its scales (`quantized`) times an FP8 ``weight`` transposed."""
     rows, (width, inputs) = x.shape[0], weight.shape
+    cut = cut or narrow_plan_of_others(rows, width, inputs)
     out = torch.empty((rows, width), dtype=dtype, device=x.device)
-    size, outputs = (64 if rows <= 64 else 128), 128
-    _block_scaled[(triton.cdiv(width, outputs) * triton.cdiv(rows, size),)](
+    target = out
+    if cut.splits > 1:
+        target = torch.empty((cut.splits, rows, width), dtype=torch.float32, device=x.device)
+    _narrow_product[(triton.cdiv(width, cut.outputs) * triton.cdiv(rows, cut.rows), cut.splits)](
         x,
         x_scales,
         weight.weight,
         weight.scales,
-        out,
+        target,
         rows,
         WIDTH=width,
         INPUTS=inputs,
         SCALE_ROWS=weight.rows,
-        ROWS=size,
-        OUTPUTS=outputs,
-        BAND=8,
-        num_warps=8 if size == 128 else 4,
-        num_stages=3,
+        BY_ROW=weight.is_by_row,
+        SPLITS=cut.splits,
+        ROWS=cut.rows,
+        OUTPUTS=cut.outputs,
+        BAND=_BAND,
+        num_warps=cut.warps,
+        num_stages=cut.stages,
     )
+    if cut.splits > 1:
+        _add_splits(target, None, out)
     return out
+
+
+def _add_splits(parts: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    splits, rows, width = parts.shape
+    elements = rows * width
+    _sum_splits[(triton.cdiv(elements, 1024),)](
+        parts,
+        parts if bias is None else bias,
+        out,
+        elements,
+        WIDTH=width,
+        SPLITS=splits,
+        BIAS=bias is not None,
+        BLOCK=1024,
+    )
 
 
 @triton.jit

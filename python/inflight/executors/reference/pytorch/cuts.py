@@ -1,0 +1,91 @@
+"""How products are cut into programs, by what was measured on an H100: `tools/measure_products.py tune`.
+
+Pure: sizes in, sizes out. The kernels are in `product_kernels`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+#: Outputs from which on a product fills a GPU without sharing the inputs out.
+_WIDE = 8192
+
+#: Inputs of a share, at least.
+_LEAST_SHARE = 512
+_MOST_SHARES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How a product is cut up: outputs and rows of a program, shares of the inputs, warps, stages."""
+
+    outputs: int
+    rows: int
+    splits: int
+    warps: int
+    stages: int
+
+
+#: Outputs, warps, stages and programs that fill the GPU, by what is stored, rows (at most) and whether there
+#: are many outputs.
+CUTS: Mapping[tuple[str, int, bool], tuple[int, int, int, int]] = {
+    ("fp8", 16, True): (64, 4, 3, 264),
+    ("fp8", 16, False): (64, 4, 3, 264),
+    ("fp8", 64, True): (64, 4, 4, 264),
+    ("fp8", 64, False): (64, 4, 4, 264),
+    ("int4", 16, True): (64, 4, 5, 264),
+    ("int4", 16, False): (64, 4, 3, 264),
+    ("int4", 64, True): (128, 4, 3, 264),
+    ("int4", 64, False): (64, 4, 4, 264),
+    ("int4", 128, True): (64, 4, 3, 264),
+    ("int4", 128, False): (128, 8, 3, 264),
+}
+
+#: Of FP8 times FP8 also the rows of a program, by whether each row has one scale; None: PyTorch's product.
+NARROW_CUTS: Mapping[tuple[bool, int, bool], tuple[int, int, int, int, int] | None] = {
+    (True, 128, True): None,
+    (True, 128, False): None,
+    (True, 256, True): None,
+    (True, 256, False): None,
+    (False, 128, True): (64, 128, 4, 4, 264),
+    (False, 128, False): (128, 128, 8, 4, 264),
+    (False, 256, True): (128, 64, 4, 3, 264),
+    (False, 256, False): (128, 128, 8, 4, 264),
+}
+
+#: Where PyTorch's product cannot be used.
+_NARROW_OTHERS = (128, 128, 8, 3, 264)
+
+
+def _cut(rows: int, width: int, inputs: int, how: tuple[int, int, int, int, int]) -> Plan:
+    outputs, size, warps, stages, programs = how
+    tiles = -(-width // outputs) * -(-rows // size)
+    splits = 1
+    while splits < _MOST_SHARES and tiles * splits < programs and inputs // (2 * splits) >= _LEAST_SHARE:
+        splits *= 2
+    return Plan(outputs, size, splits, warps, stages)
+
+
+def plan(rows: int, width: int, inputs: int, stored: str) -> Plan:
+    """For ``rows`` of the model's type; ``stored`` is `fp8`, `int4` or `plain`."""
+    size = 16 if rows <= 16 else 64 if rows <= 64 else 128
+    outputs, warps, stages, programs = CUTS.get((stored, size, width >= _WIDE), (128, 8, 3, 264))
+    return _cut(rows, width, inputs, (outputs, size, warps, stages, programs))
+
+
+def expert_plan(tile_rows: int) -> Plan:
+    """For tiles of rows that belong to one expert each."""
+    return Plan(128, 128, 1, 8, 3) if tile_rows >= 128 else Plan(64, tile_rows, 1, 4, 4)
+
+
+def narrow_plan(rows: int, width: int, inputs: int, by_row: bool) -> Plan | None:
+    """For rows of FP8; None: PyTorch's product is faster."""
+    size = 128 if rows <= 128 else 256
+    how = NARROW_CUTS[by_row, size, width >= _WIDE] if rows <= 256 else None
+    return None if how is None else _cut(rows, width, inputs, how)
+
+
+def narrow_plan_of_others(rows: int, width: int, inputs: int) -> Plan:
+    """As `narrow_plan`, where PyTorch has no such product."""
+    return _cut(rows, width, inputs, _NARROW_OTHERS)

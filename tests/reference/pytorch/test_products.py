@@ -1,0 +1,208 @@
+"""The kernels of products and of experts compute what the plain operations do, with every kind of matrix.
+
+On a GPU in the types and sizes that models have; with TRITON_INTERPRET=1 on a CPU, in float32 and small.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'inflight-llm[torch]'")
+pytest.importorskip("triton", reason="Triton is not installed; it comes with PyTorch for CUDA")
+
+HAS_GPU = torch.cuda.is_available()
+if not HAS_GPU and "TRITON_INTERPRET" not in os.environ:
+    pytest.skip("there is no NVIDIA GPU; TRITON_INTERPRET=1 runs some of it", allow_module_level=True)
+
+from inflight.executors.reference.pytorch import compressed, kernels, operations  # noqa: E402
+from inflight.executors.reference.pytorch.cuts import Plan  # noqa: E402
+from inflight.executors.reference.pytorch.expert_kernels import choose, sort  # noqa: E402
+from inflight.executors.reference.pytorch.product_kernels import (  # noqa: E402
+    WIDENED_FP8_ROWS,
+    product,
+)
+
+DEVICE = "cuda" if HAS_GPU else "cpu"
+Tensor = Any
+
+#: Relative to the same numbers in float32. FP8 with many rows in bfloat16 rounds the rows to FP8, too.
+TOLERANCES = {"float32": 3e-6, "float16": 1e-3, "bfloat16": 4e-3}
+ROUNDED_ROWS = 4e-2
+
+TYPES = ["float32", "float16", "bfloat16"] if HAS_GPU else ["float32"]
+SHAPES = [(96, 160), (1536, 2048)] if HAS_GPU else [(96, 160)]
+KINDS = ("rows", "blocks", "small_blocks", "groups", "groups_of_32", "whole_rows", "ordered")
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(*shape, device=DEVICE)
+
+
+def fp8(outputs: int, inputs: int, rows: int, columns: int) -> compressed.Fp8Matrix:
+    weight = (16 * draw(outputs, inputs)).clamp(-448, 448).to(torch.float8_e4m3fn)
+    scales = torch.rand(-(-outputs // rows), -(-inputs // columns), device=DEVICE) * 0.1 + 0.01
+    return compressed.Fp8Matrix(weight, scales, rows, columns)
+
+
+def int4(outputs: int, inputs: int, group: int, ordered: bool = False) -> compressed.Int4Matrix:
+    quants = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8, device=DEVICE)
+    places = (inputs // group, outputs)
+    return compressed.Int4Matrix(
+        compressed.tiled(quants, group),
+        (torch.rand(places, device=DEVICE) * 0.1 + 0.01).half(),
+        torch.randint(0, 17, places, dtype=torch.uint8, device=DEVICE),
+        group,
+        torch.randperm(inputs, device=DEVICE).to(torch.int32) if ordered else None,
+    )
+
+
+def make(kind: str, outputs: int, inputs: int) -> Tensor:
+    group = 128 if inputs % 128 == 0 else 16
+    made = {
+        "rows": lambda: fp8(outputs, inputs, 1, inputs),
+        "blocks": lambda: fp8(outputs, inputs, 128, 128),
+        "small_blocks": lambda: fp8(outputs, inputs, 16, 32),
+        "groups": lambda: int4(outputs, inputs, group),
+        "groups_of_32": lambda: int4(outputs, inputs, 32),
+        "whole_rows": lambda: int4(outputs, inputs, inputs),
+        "ordered": lambda: int4(outputs, inputs, 32, ordered=True),
+    }
+    return made[kind]()
+
+
+def error(found: Tensor, expected: Tensor) -> float:
+    return float((found.float() - expected.float()).norm() / expected.float().norm())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_product_with_a_compressed_matrix(kind: str, shape: tuple[int, int], dtype: str) -> None:
+    torch.manual_seed(1)
+    outputs, inputs = shape
+    weight = make(kind, outputs, inputs)
+    for rows in (1, 2, 20, 64, 70, 300, 516) if HAS_GPU else (1, 20):
+        x = draw(rows, inputs).to(getattr(torch, dtype))
+        bias = draw(outputs).to(x.dtype) if rows in (1, 70) else None
+        expected = operations.linear(x.float(), weight, None if bias is None else bias.float())
+        found = kernels.linear(x, weight, bias)
+        assert found.dtype == x.dtype
+        is_rounded = isinstance(weight, compressed.Fp8Matrix) and rows > WIDENED_FP8_ROWS
+        tolerance = ROUNDED_ROWS if is_rounded and dtype == "bfloat16" else TOLERANCES[dtype]
+        assert error(found, expected) < tolerance, rows
+
+
+@pytest.mark.skipif(not HAS_GPU, reason="there is no NVIDIA GPU")
+@pytest.mark.parametrize("splits", [1, 2, 8])
+def test_a_share_of_the_inputs_each(splits: int) -> None:
+    for kind in ("rows", "blocks", "groups"):
+        weight, x = make(kind, 4096, 1152), draw(33, 1152).bfloat16()
+        bias = draw(4096).bfloat16()
+        expected = operations.linear(x.float(), weight, bias.float())
+        found = product(x, weight, bias, cut=Plan(64, 64, splits, 4, 3))
+        assert error(found, expected) < TOLERANCES["bfloat16"]
+
+
+@pytest.mark.skipif(not HAS_GPU, reason="there is no NVIDIA GPU")
+def test_bytes_are_widened_exactly() -> None:
+    """All codes of FP8 that are numbers, and all integers with all zeros."""
+    codes = torch.arange(256, dtype=torch.uint8, device=DEVICE)
+    codes[[127, 255]] = 0
+    weight = codes.view(torch.float8_e4m3fn).repeat(64, 1).contiguous()
+    matrix = compressed.Fp8Matrix(weight, torch.ones(64, 1, device=DEVICE), 1, 256)
+    eye = torch.eye(256, device=DEVICE).bfloat16()
+    found = torch.cat([product(part.contiguous(), matrix) for part in eye.split(64)])
+    assert torch.equal(found.t().float(), weight.float())
+    zeros = (torch.arange(64, device=DEVICE) % 17).to(torch.uint8)
+    quants = torch.arange(128, device=DEVICE).to(torch.uint8).remainder(16).repeat(64, 1)
+    scales = torch.ones(1, 64, device=DEVICE).half()
+    integers = compressed.Int4Matrix(compressed.tiled(quants, 128), scales, zeros[None].contiguous(), 128)
+    found = torch.cat([product(part.contiguous(), integers) for part in eye[:128, :128].split(64)])
+    assert torch.equal(found.t().float(), quants.float() - zeros.float()[:, None])
+
+
+@pytest.mark.parametrize("kind", ["plain", "blocks", "rows", "groups_of_32", "groups"])
+@pytest.mark.parametrize("normalized", [True, False])
+def test_a_mixture_of_experts(kind: str, normalized: bool) -> None:
+    torch.manual_seed(2)
+    sizes = [(8, 3, 64, 32)] + ([(128, 8, 1024, 384)] if HAS_GPU else [])
+    for experts, chosen, hidden, inner in sizes:
+        if kind == "groups" and hidden < 128:
+            continue
+        for dtype in ("float32", "bfloat16") if HAS_GPU else ("float32",):
+            gate_up, down = (
+                draw(experts, *shape).mul(0.05).to(getattr(torch, dtype))
+                if kind == "plain"
+                else compressed.stacked([make(kind, *shape) for _ in range(experts)])
+                for shape in ((2 * inner, hidden), (hidden, inner))
+            )
+            wide = [one.float() if kind == "plain" else one for one in (gate_up, down)]
+            for rows in (1, 5, 64, 700) if HAS_GPU else (1, 5, 40):
+                x = draw(rows, hidden).to(getattr(torch, dtype))
+                scores = draw(rows, experts).to(x.dtype)
+                expected = operations.experts(x.float(), scores, *wide, chosen, "silu", normalized)
+                found = kernels.experts(x, scores, gate_up, down, chosen, "silu", normalized)
+                assert error(found, expected) < (1e-2 if dtype == "bfloat16" else 1e-5), (rows, dtype)
+
+
+def test_rows_are_sorted_by_expert() -> None:
+    torch.manual_seed(3)
+    for rows, experts, chosen in ((1, 8, 2), (37, 8, 2), (700, 5, 4)):
+        scores = draw(rows, experts)
+        if rows > 1:
+            scores[:, 3] = -100.0  # nobody's
+        best, shares = choose(scores, chosen, True)
+        plain, plain_shares = operations.choose_experts(scores, chosen)
+        assert best.tolist() == plain.tolist()
+        torch.testing.assert_close(shares, plain_shares)
+        tiles = sort(best, experts)
+        flat = best.flatten()
+        assert tiles.order.tolist() == flat.argsort(stable=True).tolist()
+        counts = flat.bincount(minlength=experts)
+        assert tiles.ends.tolist() == counts.cumsum(0).tolist()
+        expected = [
+            (expert, int(counts[:expert].sum()) + start)
+            for expert in range(experts)
+            for start in range(0, int(counts[expert]), tiles.size)
+        ]
+        found = list(zip(tiles.experts.tolist(), tiles.places.tolist(), strict=True))
+        assert found[: len(expected)] == expected
+        assert all(expert == -1 for expert, _ in found[len(expected) :])
+
+
+@pytest.mark.skipif(not HAS_GPU, reason="there is no NVIDIA GPU")
+def test_a_mixture_is_part_of_a_graph() -> None:
+    """Who computes what is decided at each replay."""
+    gate_up, down = draw(8, 128, 64).bfloat16(), draw(8, 64, 64).bfloat16()
+    x, scores = draw(16, 64).bfloat16(), draw(16, 8).bfloat16()
+    kernels.experts(x, scores, gate_up, down, 2, "silu")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        mixed = kernels.experts(x, scores, gate_up, down, 2, "silu")
+    for _ in range(3):
+        scores.copy_(draw(16, 8))
+        graph.replay()
+        expected = operations.experts(x.float(), scores, gate_up.float(), down.float(), 2, "silu")
+        assert error(mixed, expected) < 1e-2
+
+
+@pytest.mark.parametrize("rows", [(32, 48), (16, 16)])
+def test_matrices_of_one_input_are_joined(rows: tuple[int, int]) -> None:
+    x = draw(3, 64)
+    pairs = [
+        (fp8(rows[0], 64, 1, 64), fp8(rows[1], 64, 1, 64)),
+        (fp8(rows[0], 64, 32, 32), fp8(rows[1], 64, 32, 32)),
+        (fp8(rows[0], 64, 1, 64), fp8(rows[1], 64, 16, 16)),
+        (int4(rows[0], 64, 32), int4(rows[1], 64, 32)),
+        (int4(rows[0], 64, 32, True), int4(rows[1], 64, 32, True)),
+        (int4(rows[0], 64, 32), draw(rows[1], 64)),
+    ]
+    for pair in pairs:
+        joined = operations.joined(list(pair))
+        assert joined.shape == (sum(rows), 64)
+        expected = torch.cat([operations.linear(x, part) for part in pair], -1)
+        assert error(operations.linear(x, joined), expected) < 1e-6
+        assert error(kernels.linear(x, joined), expected) < TOLERANCES["float32"]
