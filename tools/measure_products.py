@@ -4,10 +4,12 @@
     python tools/measure_products.py products          Llama-3.1-8B's matrices, by format and rows
     python tools/measure_products.py tune              the tables of `pytorch/cuts.py`
     python tools/measure_products.py experts           a mixture's layer: grouped, and expert by expert
-    python tools/measure_products.py loading           a checkpoint of Llama-3.1-8B's shape, from the page cache
+    python tools/measure_products.py loading           a checkpoint of Llama-3.1-8B's shape, warm
 
 Times are medians of runs that find nothing in the GPU's cache.
 """
+
+# ruff: noqa: B023 -- what is timed is called at once
 
 from __future__ import annotations
 
@@ -35,12 +37,8 @@ from inflight.executors.reference.model.tensors import required_tensors
 from inflight.executors.reference.model.weights import CheckpointWeights, find_weights
 from inflight.executors.reference.pytorch import compressed, cuts, kernels, operations
 from inflight.executors.reference.pytorch.model import TorchModel
-from inflight.executors.reference.pytorch.product_kernels import (
-    library_product,
-    narrow_product,
-    product,
-    quantized,
-)
+from inflight.executors.reference.pytorch.narrow_kernels import library_product, narrow_product, quantized
+from inflight.executors.reference.pytorch.product_kernels import product
 from inflight.executors.reference.pytorch.weights import DeviceWeights
 
 Tensor = Any
@@ -73,7 +71,7 @@ def median_us(compute: Callable[[int], Any], size: int) -> float:
         end.record()
         end.synchronize()
         times.append(1000 * begin.elapsed_time(end) / runs)
-    return sorted(times)[len(times) // 2]
+    return float(sorted(times)[len(times) // 2])
 
 
 @functools.cache
@@ -121,23 +119,23 @@ def tasks_of_tuning() -> list[tuple[Any, ...]]:
                 for outputs, warps in shapes.get(size, ((64, 4), (128, 8), (128, 4))):
                     for stages in (3, 5) if size == 16 else (3, 4):
                         for programs in (132, 264, 528):
-                            how = (outputs, warps, stages, programs)
-                            found.append((("CUTS", (stored, size, wide)), how, kinds, name, rows))
+                            cut = (outputs, warps, stages, programs)
+                            found.append((("CUTS", (stored, size, wide)), cut, kinds, name, rows))
         for by_row in (True, False):
             kind = "fp8" if by_row else "fp8-block"
-            for rows in (128, 256):
-                found.append((("NARROW_CUTS", (by_row, rows, wide)), None, (kind,), name, (rows,)))
-                for outputs, size, warps in ((64, 128, 4), (128, 128, 8), (128, 64, 4), (256, 64, 8)):
+            for most in (128, 256):
+                found.append((("NARROW_CUTS", (by_row, most, wide)), None, (kind,), name, (most,)))
+                for outputs, tile, warps in ((64, 128, 4), (128, 128, 8), (128, 64, 4), (256, 64, 8)):
                     for stages in (3, 4):
                         for programs in (132,) if wide else (132, 264):
-                            how = (outputs, size, warps, stages, programs)
-                            found.append((("NARROW_CUTS", (by_row, rows, wide)), how, (kind,), name, (rows,)))
+                            how = (outputs, tile, warps, stages, programs)
+                            found.append((("NARROW_CUTS", (by_row, most, wide)), how, (kind,), name, (most,)))
     return found
 
 
 def product_of(task: tuple[Any, ...], kind: str, rows: int) -> tuple[Callable[[Tensor, int], Tensor], Any]:
     """A function of rows and a copy, and what the compiled kernel depends on."""
-    (table, (_, size, _wide)), how, _, name, _ = task
+    (table, (_, size, _)), how, _, name, _ = task
     width, inputs = MATRICES[name]
     if table == "CUTS":
         cut = cuts._cut(rows, width, inputs, (how[0], size, *how[1:]))
@@ -165,7 +163,7 @@ def _compile(task: Any) -> tuple[Any, str | None]:
             x = torch.randn(rows, MATRICES[task[3]][1], device="cuda").bfloat16()
             product_of(tuple(task), kind, rows)[0](x, 0)
         torch.cuda.synchronize()
-    except Exception as error:  # noqa: BLE001 -- one that does not compile is left out
+    except Exception as error:
         return task, f"{type(error).__name__}: {str(error)[:120]}"
     return task, None
 
@@ -181,7 +179,11 @@ def compile_all(tasks: list[Any]) -> None:
 def tune(arguments: argparse.Namespace) -> None:
     """Prints the tables of `cuts` with the fastest of what is tried; writes them to ``--output``."""
     tasks = tasks_of_tuning()
-    once = {product_of(task, kind, task[4][-1])[1]: (*task, kind, task[4][-1]) for task in tasks for kind in task[2]}
+    once = {
+        product_of(task, kind, task[4][-1])[1]: (*task, kind, task[4][-1])
+        for task in tasks
+        for kind in task[2]
+    }
     compile_all(list(once.values()))
     timed: dict[Any, list[tuple[float, Any]]] = {}
     for task in tasks:
@@ -193,8 +195,8 @@ def tune(arguments: argparse.Namespace) -> None:
                     x = torch.randn(rows, MATRICES[name][1], device="cuda").bfloat16()
                     run, _ = product_of(task, kind, rows)
                     size = matrix(kind, *MATRICES[name]).nbytes
-                    total += median_us(lambda copy: run(x, copy), size)  # noqa: B023
-        except Exception as error:  # noqa: BLE001
+                    total += median_us(lambda copy: run(x, copy), size)
+        except Exception as error:
             print(f"{task}: {str(error)[:100]}")
             continue
         timed.setdefault(entry, []).append((total, how))
@@ -210,6 +212,11 @@ def tune(arguments: argparse.Namespace) -> None:
         arguments.output.write_text(text)
 
 
+def linear(kind: str, shape: tuple[int, int], x: Tensor, copy: int) -> Tensor:
+    """A product as the model computes it."""
+    return kernels.linear(x, matrix(kind, *shape, copy))
+
+
 def measure_products(_arguments: argparse.Namespace) -> None:
     """Prints microseconds by format, matrix and rows."""
     kinds = ("bf16", "fp8", "fp8-block", "int4")
@@ -219,17 +226,17 @@ def measure_products(_arguments: argparse.Namespace) -> None:
             x = torch.randn(rows, shape[1], device="cuda").bfloat16()
             found = {
                 kind: median_us(
-                    lambda copy, kind=kind: kernels.linear(x, matrix(kind, *shape, copy)),  # noqa: B023
+                    functools.partial(linear, kind, shape, x),
                     matrix(kind, *shape).nbytes,
                 )
                 for kind in kinds
             }
-            print(f"{name} {rows}: " + ", ".join(f"{kind} {us:.1f}" for kind, us in found.items()), flush=True)
+            print(
+                f"{name} {rows}: " + ", ".join(f"{kind} {us:.1f}" for kind, us in found.items()), flush=True
+            )
 
 
-def every_expert(
-    x: Tensor, scores: Tensor, gate_up: Tensor, down: Tensor, chosen: int
-) -> Tensor:
+def every_expert(x: Tensor, scores: Tensor, gate_up: Tensor, down: Tensor, chosen: int) -> Tensor:
     """Every expert computes every row: what a graph can do without sorting."""
     best, shares = operations.choose_experts(scores, chosen)
     by_expert = torch.zeros(scores.shape, dtype=torch.float32, device=x.device)
@@ -255,17 +262,22 @@ def measure_experts(_arguments: argparse.Namespace) -> None:
             size = _CACHE_BYTES  # of the matrices; two runs
             found = {
                 "grouped": median_us(
-                    lambda _: kernels.experts(x, scores, gate_up, down, chosen, "silu"), size  # noqa: B023
+                    lambda _: kernels.experts(x, scores, gate_up, down, chosen, "silu"),
+                    size,
                 )
             }
             if rows <= 2048:
                 found["every expert"] = median_us(
-                    lambda _: every_expert(x, scores, gate_up, down, chosen), size  # noqa: B023
+                    lambda _: every_expert(x, scores, gate_up, down, chosen),
+                    size,
                 )
             found["loop over the chosen"] = seconds_of(
-                lambda: operations.experts(x, scores, gate_up, down, chosen, "silu")  # noqa: B023
+                lambda: operations.experts(x, scores, gate_up, down, chosen, "silu")
             )
-            print(f"{name}, {rows} rows: " + ", ".join(f"{one} {us:.0f} us" for one, us in found.items()), flush=True)
+            print(
+                f"{name}, {rows} rows: " + ", ".join(f"{one} {us:.0f} us" for one, us in found.items()),
+                flush=True,
+            )
 
 
 def seconds_of(compute: Callable[[], Any]) -> float:
@@ -314,14 +326,19 @@ def measure_loading(arguments: argparse.Namespace) -> None:
                 model = TorchModel(config, weights, 8192, 32, kernels)
             torch.cuda.synchronize()
             seconds = time.perf_counter() - started
-            print(f"loading: {size / 1e9:.1f} GB in {seconds:.2f} s, {size / seconds / 1e9:.1f} GB/s", flush=True)
+            print(
+                f"loading: {size / 1e9:.1f} GB in {seconds:.2f} s, {size / seconds / 1e9:.1f} GB/s",
+                flush=True,
+            )
             if hasattr(weights, "close"):
                 weights.close()
             del model, weights
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["products", "tune", "experts", "loading"])
     parser.add_argument("--output", type=Path, help="where tune writes its tables")
     parser.add_argument("--directory", type=Path, help="where loading writes its 16 GB")

@@ -174,7 +174,10 @@ SCHEMES: dict[str, tuple[Any, dict[str, Any]]] = {
     ),
     "modelopt": (
         lambda m: fp8(m, m.shape, "weight_scale", static=True),
-        {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": None}},
+        {
+            "producer": {"name": "modelopt"},
+            "quantization": {"quant_algo": "FP8", "kv_cache_quant_algo": None},
+        },
     ),
     "awq": (
         lambda m: awq(m, 16),

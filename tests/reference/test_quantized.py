@@ -18,13 +18,14 @@ from inflight.executors.base import Request
 from inflight.executors.reference import create
 from inflight.executors.reference.model.config import parse_config
 from inflight.executors.reference.model.dequantize import E4M3
-from inflight.executors.reference.numpy.cache import PagedCache
 from inflight.executors.reference.numpy.batch import Span, build_batch
+from inflight.executors.reference.numpy.cache import PagedCache
 from inflight.executors.reference.numpy.model import load_model
 from inflight.machine import Installed
 from inflight.model.checkpoint import read_config
 from reference.quantize import SCHEMES, e4m3, make
-from reference.support import FIXTURES, read_config as fixture_config
+from reference.support import FIXTURES
+from reference.support import read_config as fixture_config
 
 CASES = [("llama", scheme) for scheme in SCHEMES] + [
     ("mixtral", "fp8_block"),
@@ -106,7 +107,8 @@ def test_the_table_of_e4m3_is_the_formats() -> None:
     assert (E4M3[0x7E], E4M3[0x01], E4M3[0x08], E4M3[0xFE]) == (448, 2**-9, 2**-6, -448)
     assert np.isnan(E4M3[[0x7F, 0xFF]]).all()
     codes, numbers = e4m3(E4M3[:127].astype(np.float64))
-    assert (numbers == E4M3[:127]).all() and (codes == np.arange(127)).all()
+    np.testing.assert_array_equal(numbers, E4M3[:127])
+    np.testing.assert_array_equal(codes, np.arange(127))
     torch = pytest.importorskip("torch")
     theirs = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float().numpy()
     np.testing.assert_array_equal(theirs, E4M3)
@@ -121,7 +123,10 @@ def test_the_table_of_e4m3_is_the_formats() -> None:
         ({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemv"}, ["layout `gemv`"]),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, ["`quant_algo` `NVFP4`"]),
         (
-            {"quant_method": "compressed-tensors", "config_groups": {"a": {"weights": {"num_bits": 8, "type": "int"}}}},
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"a": {"weights": {"num_bits": 8, "type": "int"}}},
+            },
             ["8 bits", "`int`"],
         ),
         ({}, ["`unknown`"]),

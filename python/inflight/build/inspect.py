@@ -118,7 +118,7 @@ def _build_of(directory: Path, manifest: Mapping[str, Any]) -> tuple[ModelFacts,
     version = manifest["versions"].get("tensorrt_llm")
     kind = kinds[runtime] + (f", built with TensorRT-LLM {version}" if version else "")
     size = sum(entry["bytes"] for entry in manifest["files"].values())
-    settings = {**manifest["settings"], **manifest["mapping"], **formats_of_checkpoint(facts.quantized)}
+    settings = {**manifest["settings"], **manifest["mapping"], **formats_of_checkpoint(facts)}
     return facts, settings, kind, f"{len(manifest['files'])} files, {size} bytes"
 
 

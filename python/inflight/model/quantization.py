@@ -142,4 +142,6 @@ def _compressed_tensors(name: str, config: Mapping[str, Any]) -> Quantization:
         if config.get("format") in (None, "pack-quantized"):
             return _integers(name, "packed", kind["group_size"] if strategy == "group" else -1)
         return Quantization(name, unknown=f"compressed-tensors' format `{config.get('format')}`")
-    return Quantization(name, unknown=f"compressed-tensors with weights of {bits} bits, `{number}` per `{strategy}`")
+    return Quantization(
+        name, unknown=f"compressed-tensors with weights of {bits} bits, `{number}` per `{strategy}`"
+    )

@@ -27,8 +27,17 @@ SAMPLE_BYTES = 64 * 1024
 FETCH_AGAIN = "copy or download the checkpoint again"
 
 DTYPE_BYTES = {
-    **{"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1},
-    **{"I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1},
+    "F64": 8,
+    "F32": 4,
+    "F16": 2,
+    "BF16": 2,
+    "F8_E4M3": 1,
+    "F8_E5M2": 1,
+    "I64": 8,
+    "I32": 4,
+    "I16": 2,
+    "I8": 1,
+    "U8": 1,
 }
 DTYPE_NAMES = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 

@@ -6,6 +6,7 @@ On a GPU in the types and sizes that models have; with TRITON_INTERPRET=1 on a C
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,10 +21,8 @@ if not HAS_GPU and "TRITON_INTERPRET" not in os.environ:
 from inflight.executors.reference.pytorch import compressed, kernels, operations  # noqa: E402
 from inflight.executors.reference.pytorch.cuts import Plan  # noqa: E402
 from inflight.executors.reference.pytorch.expert_kernels import choose, sort  # noqa: E402
-from inflight.executors.reference.pytorch.product_kernels import (  # noqa: E402
-    WIDENED_FP8_ROWS,
-    product,
-)
+from inflight.executors.reference.pytorch.linear_kernels import WIDENED_FP8_ROWS  # noqa: E402
+from inflight.executors.reference.pytorch.product_kernels import product  # noqa: E402
 
 DEVICE = "cuda" if HAS_GPU else "cpu"
 Tensor = Any
@@ -61,7 +60,7 @@ def int4(outputs: int, inputs: int, group: int, ordered: bool = False) -> compre
 
 def make(kind: str, outputs: int, inputs: int) -> Tensor:
     group = 128 if inputs % 128 == 0 else 16
-    made = {
+    made: dict[str, Callable[[], Tensor]] = {
         "rows": lambda: fp8(outputs, inputs, 1, inputs),
         "blocks": lambda: fp8(outputs, inputs, 128, 128),
         "small_blocks": lambda: fp8(outputs, inputs, 16, 32),
@@ -139,11 +138,11 @@ def test_a_mixture_of_experts(kind: str, normalized: bool) -> None:
                 else compressed.stacked([make(kind, *shape) for _ in range(experts)])
                 for shape in ((2 * inner, hidden), (hidden, inner))
             )
-            wide = [one.float() if kind == "plain" else one for one in (gate_up, down)]
+            wide, wide_down = (one.float() if kind == "plain" else one for one in (gate_up, down))
             for rows in (1, 5, 64, 700) if HAS_GPU else (1, 5, 40):
                 x = draw(rows, hidden).to(getattr(torch, dtype))
                 scores = draw(rows, experts).to(x.dtype)
-                expected = operations.experts(x.float(), scores, *wide, chosen, "silu", normalized)
+                expected = operations.experts(x.float(), scores, wide, wide_down, chosen, "silu", normalized)
                 found = kernels.experts(x, scores, gate_up, down, chosen, "silu", normalized)
                 assert error(found, expected) < (1e-2 if dtype == "bfloat16" else 1e-5), (rows, dtype)
 

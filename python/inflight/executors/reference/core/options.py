@@ -83,8 +83,8 @@ class Options:
     )
     kv_cache_dtype: str = option(
         "choice",
-        "Precision of the KV cache; `fp8` holds twice the tokens and is read in half the time, at three bits of"
-        " mantissa. auto: that of the model. NumPy has float32 only",
+        "Precision of the KV cache; `fp8` holds twice the tokens of 16 bits, with three bits of mantissa and"
+        " no scales. auto: that of the model. NumPy has float32 only",
         default="auto",
         choices=("auto", "fp8"),
     )

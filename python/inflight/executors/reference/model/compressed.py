@@ -78,7 +78,11 @@ def _fp8(module: str, shape: Shape, found: Mapping[str, Tensor], scheme: Quantiz
     if weight.dtype != "F8_E4M3":
         raise _unsupported(f"`{weight.name}` is of type `{weight.dtype}`")
     _require(weight, shape, ("F8_E4M3",))
-    names = [f"{module}.{suffix}" for suffix in ("weight_scale_inv", "weight_scale") if f"{module}.{suffix}" in found]
+    names = [
+        f"{module}.{suffix}"
+        for suffix in ("weight_scale_inv", "weight_scale")
+        if f"{module}.{suffix}" in found
+    ]
     if not names:
         raise CheckpointError(
             f"tensor `{module}.weight_scale` is missing from the checkpoint",

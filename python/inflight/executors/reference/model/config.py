@@ -168,8 +168,8 @@ def _require_supported(facts: ModelFacts, values: Mapping[str, Any], family: Fam
     scheme = facts.quantization
     if scheme is not None and scheme.layout is None:
         raise UnsupportedModelError(
-            f"`quantization_config` in `config.json` states {scheme.unknown}, which the reference executor does"
-            " not support",
+            f"`quantization_config` in `config.json` states {scheme.unknown}, which is not supported by the"
+            " reference executor",
             f"use a checkpoint in {QUANTIZATIONS}, or one that is not quantized",
         )
     if scheme is not None and family.names.transposed:

@@ -1,8 +1,9 @@
 """Tensors of a checkpoint as float32 arrays: which of them are missing or unusable, and their reading.
 
-Owns the widening of float16, bfloat16 and float64; quantized matrices are `compressed`'s. The file format is `inflight.model.shards`', which names
-and shapes are needed is `tensors`'. Imports NumPy only to read, so that a check of headers stays light; the
-`safetensors` package cannot give NumPy a bfloat16 tensor, and its raw route reads whole files.
+Owns the widening of float16, bfloat16 and float64; quantized matrices are `compressed`'s, the file format is
+`inflight.model.shards`', and which names and shapes are needed is `tensors`'. Imports NumPy only to read, so
+that a check of headers stays light; the `safetensors` package cannot give NumPy a bfloat16 tensor, and its
+raw route reads whole files.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from .array_types import Array, Float32
     from .split import Part
 
-#: Of what quantized matrices are made of.
+#: Types that quantized matrices are made of, by the same.
 _RAW = {"F8_E4M3": "u1", "I32": "<i4", "I64": "<i8"}
 
 #: Types that are widened to float32, by NumPy's name for what is stored.

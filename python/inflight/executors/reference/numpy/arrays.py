@@ -141,8 +141,8 @@ def experts(
     normalized: bool = True,
 ) -> Float32:
     """A mixture of gated MLPs: each row goes through its ``chosen`` best experts, by the softmax of their
-    ``scores [T, experts]``, or where not ``normalized`` of all. Matrices are ``[experts, out, in]``; ``adapt``
-    adds to what they give."""
+    ``scores [T, experts]``, or of all scores where not ``normalized``. Matrices are ``[experts, out, in]``;
+    ``adapt`` adds to what they give."""
     best = best_ids(scores, chosen)
     if normalized:
         shares = softmax(np.take_along_axis(scores, best, axis=1))

@@ -1,8 +1,8 @@
 """Attention over the paged cache in Triton the language, as `operations` has it in plain PyTorch.
 
-Reads a cache block in one piece; numbers of an FP8 cache are widened where they are read. Generation splits long contexts over programs where there are too few
-sequences to fill the device; contexts go tile by tile. Nothing here allocates by the values of a tensor, so
-that an iteration can be captured in a CUDA graph.
+Reads a cache block in one piece; numbers of an FP8 cache are widened where they are read. Generation splits
+long contexts over programs where there are too few sequences to fill the device; contexts go tile by tile.
+Nothing here allocates by the values of a tensor, so that an iteration can be captured in a CUDA graph.
 """
 
 from __future__ import annotations

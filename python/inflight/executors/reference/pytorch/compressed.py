@@ -102,7 +102,9 @@ class Int4Matrix:
         """``[out, in]`` in ``dtype``, its columns in the order of the model's inputs."""
         outputs, inputs = self.shape
         quants = torch.cat((self.weight & 15, self.weight >> 4), -1).transpose(1, 2).reshape(outputs, inputs)
-        scales, zeros = (one.t().float().repeat_interleave(self.group, 1) for one in (self.scales, self.zeros))
+        scales, zeros = (
+            one.t().float().repeat_interleave(self.group, 1) for one in (self.scales, self.zeros)
+        )
         matrix = ((quants.float() - zeros) * scales).to(dtype)
         if self.order is None:
             return matrix
@@ -223,8 +225,8 @@ def stacked(parts: Sequence[Tensor]) -> Tensor:
     )
     if isinstance(first, Int4Matrix) and any(part.order is not None for part in parts):
         raise UnsupportedModelError(
-            "the experts of the checkpoint are quantized in the order of their activations (`desc_act`), which"
-            " the reference executor does not support on PyTorch",
+            "the experts of the checkpoint are quantized in the order of activations (`desc_act`), which is"
+            " not supported on PyTorch",
             "use a checkpoint quantized without `desc_act`, or backend `numpy`",
         )
     if not names or not alike:
@@ -237,5 +239,7 @@ def stacked(parts: Sequence[Tensor]) -> Tensor:
     for name in names:
         arrays = [getattr(part, name) for part in parts]
         # Not all operations take FP8.
-        made[name] = torch.stack([one.view(bytes_of.get(name, one.dtype)) for one in arrays]).view(arrays[0].dtype)
+        made[name] = torch.stack([one.view(bytes_of.get(name, one.dtype)) for one in arrays]).view(
+            arrays[0].dtype
+        )
     return replace(first, **made)

@@ -1,4 +1,5 @@
-"""How products are cut into programs, by what was measured on an H100: `tools/measure_products.py tune`.
+"""How products are cut into programs. Chosen from sweeps on an H100; `tools/measure_products.py tune` looks
+further and prints these tables.
 
 Pure: sizes in, sizes out. The kernels are in `product_kernels`.
 """

@@ -31,7 +31,9 @@ def _choose(
 ):
     row = tl.program_id(0).to(tl.int64)
     experts = tl.arange(0, PADDED)
-    values = tl.load(scores + row * EXPERTS + experts, mask=experts < EXPERTS, other=float("-inf")).to(tl.float32)
+    values = tl.load(scores + row * EXPERTS + experts, mask=experts < EXPERTS, other=float("-inf")).to(
+        tl.float32
+    )
     highest = tl.max(values, axis=0)
     total = tl.sum(tl.exp(values - highest), axis=0)
     choices = tl.arange(0, CHOSEN_PADDED)
@@ -119,7 +121,7 @@ def _sort(
 
 
 def sort(best: Tensor, experts: int) -> Tiles:
-    """The assignments ``best [T, chosen]`` by expert, in tiles that suit how many an expert has on average."""
+    """The assignments ``best [T, chosen]`` by expert, in tiles that suit how many one has on average."""
     chosen = best.shape[1]
     count = best.numel()
     size = min(128, max(16, triton.next_power_of_2(triton.cdiv(count, experts))))

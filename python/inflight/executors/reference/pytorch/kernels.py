@@ -1,7 +1,7 @@
 """The array seam's kernels in Triton the language; each computes what its namesake in `operations` does.
 
 Small batches are bound by launches and large ones by memory: so what lies between two matrix products is
-one kernel. Owns all but attention, which is in `attention_kernels`, products (`product_kernels`) and who
+one kernel. Owns all but attention, which is in `attention_kernels`, products (`linear_kernels`) and who
 computes what in a mixture of experts (`expert_kernels`). Nothing here allocates by the values of
 a tensor, so that an iteration can be captured in a CUDA graph.
 """
@@ -16,9 +16,10 @@ from inflight.executors.reference.model.families.family import Activation
 
 from .attention_kernels import context_attention, generation_attention
 from .expert_kernels import choose, mix, sort
+from .linear_kernels import linear
 from .operations import Shape, Tensor, add_layer_norm
 from .operations import activate as _activate
-from .product_kernels import linear, product
+from .product_kernels import product
 
 __all__ = [
     "activate",

@@ -155,8 +155,8 @@ def experts(
     adapt: Adapt | None = None,
 ) -> Tensor:
     """A mixture of gated MLPs: each row goes through its ``chosen`` best experts, by the softmax of their
-    ``scores [T, experts]``, or where not ``normalized`` of all. Matrices are ``[experts, out, in]``; ``adapt``
-    adds to what they give."""
+    ``scores [T, experts]``, or of all scores where not ``normalized``. Matrices are ``[experts, out, in]``;
+    ``adapt`` adds to what they give."""
     best, shares = choose_experts(scores, chosen, normalized)
     mixed = torch.zeros_like(x)
     for expert in best.unique().tolist():

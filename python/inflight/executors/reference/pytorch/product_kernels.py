@@ -1,10 +1,10 @@
-"""Products: with one row, with compressed matrices and with those of experts, in Triton the language.
+"""Products with compressed matrices and with those of experts, in Triton the language.
 
-One kernel computes the last two: it reads a tile of a matrix as it is stored, widens it in registers and
-multiplies it with the rows of ``x``, which are the columns of its product so that few rows waste little. With
-experts, tiles of rows belong to one each (`expert_kernels`). Many rows of FP8 are multiplied as FP8, and many
-rows of integers by an expanded copy, since then arithmetic is what takes the time. Nothing here allocates by
-the values of a tensor, so that an iteration can be captured in a CUDA graph.
+One kernel computes them all: it reads a tile of a matrix as it is stored, widens it in registers and
+multiplies it with the rows of ``x``, which are the columns of its product so that few rows waste little.
+With experts, tiles of rows belong to one each (`expert_kernels`). Which product a matrix gets is
+`linear_kernels`'. Nothing here allocates by the values of a tensor, so that an iteration can be captured in
+a CUDA graph.
 """
 
 from __future__ import annotations
@@ -13,34 +13,24 @@ import math
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as functional
 import triton
 import triton.language as tl
 
 from inflight.executors.reference.errors import UnsupportedModelError
 
-from .compressed import Fp8Matrix, Int4Matrix, SideBySide
-from .cuts import Plan, expert_plan, narrow_plan, narrow_plan_of_others, plan
+from .compressed import Fp8Matrix, Int4Matrix
+from .cuts import Plan, expert_plan, plan
 from .operations import Tensor
 
 _PLAIN = tl.constexpr(0)
 _FP8 = tl.constexpr(1)
 _INT4 = tl.constexpr(2)
 
-#: Rows up to which FP8 is widened, which is exact; more are rounded to FP8 themselves, and twice as fast.
-WIDENED_FP8_ROWS = 64
-
-#: Rows up to which integers are expanded tile by tile, however often a tile is read.
-TILED_INT4_ROWS = 256
-
-#: Inputs that one program of a matrix-vector product holds at once.
-_VECTOR_TILE = 1024
-
 #: Inputs that tensor cores multiply at once, at least.
-_LEAST_INPUTS = 16
+LEAST_INPUTS = 16
 
 #: Tiles of rows that are computed with the same outputs, one after the other.
-_BAND = 16
+BAND = 16
 
 #: By what is stored: `CUTS`' name of it.
 _STORED = ("plain", "fp8", "int4")
@@ -83,7 +73,7 @@ def _product(
     ``GATHER`` is how many places of ``order`` read a row of ``x``, or 0: rows are read where they are.
     ``PACKED``: bytes are widened four at a time, in instructions of the GPU.
     """
-    tile, column = _place(tl.program_id(0), count, (WIDTH + OUTPUTS - 1) // OUTPUTS, BAND)
+    tile, column = place_of(tl.program_id(0), count, (WIDTH + OUTPUTS - 1) // OUTPUTS, BAND)
     outputs = column * OUTPUTS + tl.arange(0, OUTPUTS)
     split = tl.program_id(1)
     inside = outputs < WIDTH
@@ -137,7 +127,7 @@ def _product(
             known = columns < INPUTS
             reach = (expert * WIDTH + outputs.to(tl.int64))[:, None] * INPUTS + columns[None, :]
             factors = tl.load(weight + reach, mask=inside[:, None] & known[None, :], other=0.0)
-            if PACKED and KIND == _FP8:
+            if PACKED and KIND == _FP8:  # noqa: SIM108 -- a choice of the compiler's
                 factors = _widened_fp8(factors)
             else:
                 factors = factors.to(x.dtype.element_ty)
@@ -167,7 +157,7 @@ def _product(
 
 
 @triton.jit
-def _place(program, down, across, BAND: tl.constexpr):
+def place_of(program, down, across, BAND: tl.constexpr):
     """The tile of rows and that of outputs of a program. Programs next to each other share outputs, and some
     rows on, rows: what is read is still in the cache."""
     band = program // (BAND * across)
@@ -243,15 +233,23 @@ def _widened(quants, zero, dtype: tl.constexpr):
     if dtype == tl.bfloat16:
         wide = (quants.to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True)
         return wide - (zero.to(tl.float32) + 128.0).to(tl.bfloat16)[:, None]
-    elif dtype == tl.float16:
+    if dtype == tl.float16:
         wide = (quants.to(tl.int16) | 0x6400).to(tl.float16, bitcast=True)
         return wide - (zero.to(tl.float32) + 1024.0).to(tl.float16)[:, None]
-    else:
-        return quants.to(tl.float32) - zero.to(tl.float32)[:, None]
+    return quants.to(tl.float32) - zero.to(tl.float32)[:, None]
 
 
 @triton.jit
-def _sum_splits(parts, bias, out, count, WIDTH: tl.constexpr, SPLITS: tl.constexpr, BIAS: tl.constexpr, BLOCK: tl.constexpr):
+def _sum_splits(
+    parts,
+    bias,
+    out,
+    count,
+    WIDTH: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BIAS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
     place = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = place < count
     total = tl.zeros((BLOCK,), tl.float32)
@@ -300,7 +298,7 @@ def product(
     elif isinstance(weight, Int4Matrix):
         stored, scales, zeros, group = weight.weight, weight.scales, weight.zeros, weight.group
         kind, tile, chunk = 2, stored.shape[-2], 2 * stored.shape[-1]
-    if chunk < (2 * _LEAST_INPUTS if kind == 2 else _LEAST_INPUTS):
+    if chunk < (2 * LEAST_INPUTS if kind == 2 else LEAST_INPUTS):
         raise UnsupportedModelError(
             f"groups of `{chunk}` inputs in the experts of a quantized checkpoint are too few for the GPU",
             "use a checkpoint with groups of 32 or more, or device `cpu`",
@@ -348,249 +346,18 @@ def product(
         SPLITS=cut.splits,
         OUTPUTS=cut.outputs,
         ROWS=cut.rows,
-        BAND=_BAND,
+        BAND=BAND,
         PACKED=kind > 0 and x.dtype == torch.bfloat16 and x.is_cuda,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         num_warps=cut.warps,
         num_stages=cut.stages,
     )
     if cut.splits > 1:
-        _add_splits(target, bias, out)
+        add_splits(target, bias, out)
     return out
 
 
-@triton.jit
-def _matrix_vector(
-    x,
-    weight,
-    bias,
-    out,
-    width,
-    INPUTS: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    TILE: tl.constexpr,
-    BIAS: tl.constexpr,
-):
-    rows = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
-    inside = rows < width
-    columns = tl.arange(0, TILE)
-    sums = tl.zeros((OUTPUTS, TILE), tl.float32)
-    for start in range(0, INPUTS, TILE):
-        place = start + columns
-        inputs = tl.load(x + place, mask=place < INPUTS, other=0.0).to(tl.float32)
-        reach = rows[:, None].to(tl.int64) * INPUTS + place[None, :]
-        factors = tl.load(weight + reach, mask=inside[:, None] & (place < INPUTS)[None, :], other=0.0)
-        sums += factors.to(tl.float32) * inputs[None, :]
-    product = tl.sum(sums, axis=1)
-    if BIAS:
-        product += tl.load(bias + rows, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + rows, product.to(out.dtype.element_ty), mask=inside)
-
-
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """One row is bound by reading the weights: a matrix-vector product reads them at 90 % of the memory's
-    speed where the library's small products reach 60 to 85 %."""
-    if not isinstance(weight, torch.Tensor):
-        return _compressed_linear(x, weight, bias)
-    outputs, inputs = weight.shape
-    if x.shape[0] != 1 or x.dtype == torch.float32:
-        return functional.linear(x, weight, bias)
-    out = torch.empty((1, outputs), dtype=x.dtype, device=x.device)
-    _matrix_vector[(triton.cdiv(outputs, 2),)](
-        x,
-        weight,
-        weight if bias is None else bias,
-        out,
-        outputs,
-        INPUTS=inputs,
-        OUTPUTS=2,
-        TILE=_VECTOR_TILE,
-        BIAS=bias is not None,
-        num_warps=4,
-    )
-    return out
-
-
-def _compressed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`operations.linear` with a compressed matrix."""
-    if isinstance(weight, SideBySide):
-        mixed = torch.cat([linear(x, part) for part in weight.parts], -1)
-        return mixed if bias is None else mixed + bias
-    rows = x.shape[0]
-    if isinstance(weight, Int4Matrix):
-        if weight.order is not None:
-            x = x.index_select(1, weight.order)
-        many = rows > TILED_INT4_ROWS and x.dtype != torch.float32
-        if many or weight.tile_inputs < 2 * _LEAST_INPUTS:
-            return functional.linear(x, expanded(weight, x.dtype), bias)
-    elif math.gcd(128, weight.columns) < _LEAST_INPUTS and weight.columns < weight.shape[-1]:
-        return functional.linear(x, weight.expanded(x.dtype), bias)
-    elif rows > WIDENED_FP8_ROWS and x.dtype == torch.bfloat16 and _has_fp8(x.device):
-        return _fp8_linear(x, weight, bias)
-    return product(x, weight, bias)
-
-
-def _has_fp8(device: Tensor) -> bool:
-    """Whether the tensor cores multiply FP8."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
-
-
-def _fp8_linear(x: Tensor, weight: Fp8Matrix, bias: Tensor | None) -> Tensor:
-    """Rounds each row of ``x`` to FP8 with a scale of its own, or one for each group of inputs."""
-    outputs, inputs = weight.shape
-    if outputs % 16 or inputs % 16 or weight.columns < inputs and (weight.columns != 128 or inputs % 128):
-        return product(x, weight, bias)
-    narrow, scales = quantized(x, min(weight.columns, inputs))
-    cut = narrow_plan(x.shape[0], outputs, inputs, weight.is_by_row)
-    if cut is None and (weight.is_by_row or _fits_library(x.shape[0], weight)):
-        out = library_product(narrow, scales, weight, x.dtype)
-    else:
-        out = narrow_product(narrow, scales, weight, x.dtype, cut)
-    return out if bias is None else out + bias
-
-
-def _fits_library(rows: int, weight: Fp8Matrix) -> bool:
-    """Whether PyTorch multiplies blocks of 128 x 128: from 2.10 on, on Hopper alone."""
-    return (
-        rows % 4 == 0
-        and weight.rows == 128
-        and weight.shape[0] % 128 == 0
-        and weight.scales.shape[1] % 4 == 0
-        and hasattr(functional, "scaled_mm")
-        and torch.cuda.get_device_capability(weight.weight.device) == (9, 0)
-    )
-
-
-def library_product(x: Tensor, x_scales: Tensor, weight: Fp8Matrix, dtype: Tensor) -> Tensor:
-    """As `narrow_product`, by PyTorch."""
-    if weight.is_by_row:
-        return torch._scaled_mm(  # noqa: SLF001 -- the public function is newer than the oldest PyTorch here
-            x, weight.weight.t(), x_scales, weight.scales.t(), out_dtype=dtype, use_fast_accum=True
-        )
-    kinds = functional.ScalingType
-    return functional.scaled_mm(
-        x,
-        weight.weight.t(),
-        x_scales,
-        kinds.BlockWise1x128,
-        weight.scales.t(),
-        kinds.BlockWise128x128,
-        output_dtype=dtype,
-    )
-
-
-@triton.jit
-def _quantize(x, out, scales, rows, INPUTS: tl.constexpr, GROUP: tl.constexpr, PADDED: tl.constexpr):
-    row = tl.program_id(0).to(tl.int64)
-    group = tl.program_id(1)
-    columns = tl.arange(0, PADDED)
-    inside = (columns < GROUP) & (group * GROUP + columns < INPUTS)
-    reach = row * INPUTS + group * GROUP + columns
-    values = tl.load(x + reach, mask=inside, other=0.0).to(tl.float32)
-    scale = tl.maximum(tl.max(tl.abs(values), axis=0), 1e-12) / 448.0
-    tl.store(scales + group.to(tl.int64) * rows + row, scale)
-    narrow = tl.clamp(values / scale, -448.0, 448.0)
-    tl.store(out + reach, narrow.to(out.dtype.element_ty), mask=inside)
-
-
-def quantized(x: Tensor, group: int) -> tuple[Tensor, Tensor]:
-    """``x [T, in]`` in FP8, and the scales of each ``group`` of inputs: float32 ``[T, groups]``, those of a
-    group one behind the other."""
-    rows, inputs = x.shape
-    groups = triton.cdiv(inputs, group)
-    out = torch.empty((rows, inputs), dtype=torch.float8_e4m3fn, device=x.device)
-    scales = torch.empty((groups, rows), dtype=torch.float32, device=x.device)
-    padded = triton.next_power_of_2(group)
-    _quantize[(rows, groups)](
-        x, out, scales, rows, INPUTS=inputs, GROUP=group, PADDED=padded, num_warps=1 if padded <= 256 else 8
-    )
-    return out, scales.t()
-
-
-@triton.jit
-def _narrow_product(
-    x,
-    x_scales,
-    weight,
-    scales,
-    out,
-    rows,
-    WIDTH: tl.constexpr,
-    INPUTS: tl.constexpr,
-    SCALE_ROWS: tl.constexpr,
-    BY_ROW: tl.constexpr,
-    SPLITS: tl.constexpr,
-    ROWS: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    BAND: tl.constexpr,
-):
-    """FP8 times FP8, where each row has a scale, or each 128 inputs of it."""
-    tile, column = _place(tl.program_id(0), tl.cdiv(rows, ROWS), (WIDTH + OUTPUTS - 1) // OUTPUTS, BAND)
-    split = tl.program_id(1)
-    row = tile * ROWS + tl.arange(0, ROWS)
-    output = column * OUTPUTS + tl.arange(0, OUTPUTS)
-    present, inside = row < rows, output < WIDTH
-    columns = tl.arange(0, 128)
-    chunks: tl.constexpr = (INPUTS + 127) // 128
-    share: tl.constexpr = (chunks + SPLITS - 1) // SPLITS
-    x_reach = row.to(tl.int64)[:, None] * INPUTS + columns[None, :]
-    w_reach = output.to(tl.int64)[None, :] * INPUTS + columns[:, None]
-    sums = tl.zeros((ROWS, OUTPUTS), tl.float32)
-    begin = split * share
-    for chunk in range(begin, tl.minimum(begin + share, chunks)):
-        known = columns < INPUTS - chunk * 128
-        values = tl.load(x + x_reach + chunk * 128, mask=present[:, None] & known[None, :], other=0.0)
-        factors = tl.load(weight + w_reach + chunk * 128, mask=inside[None, :] & known[:, None], other=0.0)
-        if BY_ROW:
-            sums = tl.dot(values, factors, sums)
-        else:
-            row_scale = tl.load(x_scales + chunk * rows + row, mask=present, other=0.0)
-            if SCALE_ROWS % OUTPUTS == 0:
-                # All outputs of the tile share it.
-                scale = tl.load(scales + column * OUTPUTS // SCALE_ROWS * chunks + chunk)
-                sums += tl.dot(values, factors) * (row_scale * scale)[:, None]
-            else:
-                scale = tl.load(scales + output // SCALE_ROWS * chunks + chunk, mask=inside, other=0.0)
-                sums += tl.dot(values, factors) * (row_scale[:, None] * scale[None, :])
-    if BY_ROW:
-        row_scale = tl.load(x_scales + row, mask=present, other=0.0)
-        sums *= row_scale[:, None] * tl.load(scales + output, mask=inside, other=0.0)[None, :]
-    reach = (row + split * rows).to(tl.int64)[:, None] * WIDTH + output[None, :]
-    tl.store(out + reach, sums.to(out.dtype.element_ty), mask=present[:, None] & inside[None, :])
-
-
-def narrow_product(x: Tensor, x_scales: Tensor, weight: Fp8Matrix, dtype: Tensor, cut: Plan | None = None) -> Tensor:
-    """``x [T, in]`` in FP8 with its scales (`quantized`) times an FP8 ``weight`` transposed."""
-    rows, (width, inputs) = x.shape[0], weight.shape
-    cut = cut or narrow_plan_of_others(rows, width, inputs)
-    out = torch.empty((rows, width), dtype=dtype, device=x.device)
-    target = out
-    if cut.splits > 1:
-        target = torch.empty((cut.splits, rows, width), dtype=torch.float32, device=x.device)
-    _narrow_product[(triton.cdiv(width, cut.outputs) * triton.cdiv(rows, cut.rows), cut.splits)](
-        x,
-        x_scales,
-        weight.weight,
-        weight.scales,
-        target,
-        rows,
-        WIDTH=width,
-        INPUTS=inputs,
-        SCALE_ROWS=weight.rows,
-        BY_ROW=weight.is_by_row,
-        SPLITS=cut.splits,
-        ROWS=cut.rows,
-        OUTPUTS=cut.outputs,
-        BAND=_BAND,
-        num_warps=cut.warps,
-        num_stages=cut.stages,
-    )
-    if cut.splits > 1:
-        _add_splits(target, None, out)
-    return out
-
-
-def _add_splits(parts: Tensor, bias: Tensor | None, out: Tensor) -> None:
+def add_splits(parts: Tensor, bias: Tensor | None, out: Tensor) -> None:
     splits, rows, width = parts.shape
     elements = rows * width
     _sum_splits[(triton.cdiv(elements, 1024),)](
@@ -606,7 +373,17 @@ def _add_splits(parts: Tensor, bias: Tensor | None, out: Tensor) -> None:
 
 
 @triton.jit
-def _expand(weight, scales, zeros, out, WIDTH: tl.constexpr, INPUTS: tl.constexpr, GROUP: tl.constexpr, TILE: tl.constexpr, HALF: tl.constexpr):
+def _expand(
+    weight,
+    scales,
+    zeros,
+    out,
+    WIDTH: tl.constexpr,
+    INPUTS: tl.constexpr,
+    GROUP: tl.constexpr,
+    TILE: tl.constexpr,
+    HALF: tl.constexpr,
+):
     """One tile of integers."""
     outputs = tl.program_id(0) * TILE + tl.arange(0, TILE)
     chunk = tl.program_id(1)

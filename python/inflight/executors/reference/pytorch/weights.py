@@ -111,9 +111,9 @@ class RandomWeights:
             value = self._norm_weight if name.endswith(".weight") else 0.0
             kept = shape if part is None else part.shape(shape)
             return torch.full(kept, value, dtype=self._dtype, device=self._device)
-        if self._scheme is not None and name.startswith(self._layers):
-            if not self._router or f".{self._router}." not in name:
-                return self._quantized(shape, self._scheme)
+        is_router = bool(self._router) and f".{self._router}." in name
+        if self._scheme is not None and name.startswith(self._layers) and not is_router:
+            return self._quantized(shape, self._scheme)
         drawn = torch.empty(shape, dtype=self._dtype, device=self._device)
         drawn.normal_(0.0, self._scale, generator=self._generator)
         if part is None:

@@ -1,5 +1,5 @@
-"""Qwen2: Llama with biases of queries, keys and values; Qwen3: with norms of queries and keys, and as a mixture
-of experts."""
+"""Qwen2: Llama with biases of queries, keys and values; Qwen3: with norms of queries and keys, also as a
+mixture of experts."""
 
 from __future__ import annotations
 

@@ -1,0 +1,120 @@
+"""Which product a linear layer takes, by what its matrix is and how many rows there are.
+
+One row is bound by reading the matrix, a few rows too: a compressed one is widened as it is read. Many rows
+of FP8 are multiplied as FP8 and many rows of integers by an expanded copy, since arithmetic then takes the
+time.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as functional
+import triton
+import triton.language as tl
+
+from .compressed import Fp8Matrix, Int4Matrix, SideBySide
+from .cuts import narrow_plan
+from .narrow_kernels import fits_library, library_product, narrow_product, quantized
+from .operations import Tensor
+from .product_kernels import LEAST_INPUTS, expanded, product
+
+#: Rows up to which FP8 is widened, which is exact; more are rounded to FP8 themselves.
+WIDENED_FP8_ROWS = 64
+
+#: Rows up to which integers are widened tile by tile, however often a tile is read.
+TILED_INT4_ROWS = 256
+
+#: Inputs that one program of a matrix-vector product holds at once.
+_VECTOR_TILE = 1024
+
+
+@triton.jit
+def _matrix_vector(
+    x,
+    weight,
+    bias,
+    out,
+    width,
+    INPUTS: tl.constexpr,
+    OUTPUTS: tl.constexpr,
+    TILE: tl.constexpr,
+    BIAS: tl.constexpr,
+):
+    rows = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    inside = rows < width
+    columns = tl.arange(0, TILE)
+    sums = tl.zeros((OUTPUTS, TILE), tl.float32)
+    for start in range(0, INPUTS, TILE):
+        place = start + columns
+        inputs = tl.load(x + place, mask=place < INPUTS, other=0.0).to(tl.float32)
+        reach = rows[:, None].to(tl.int64) * INPUTS + place[None, :]
+        factors = tl.load(weight + reach, mask=inside[:, None] & (place < INPUTS)[None, :], other=0.0)
+        sums += factors.to(tl.float32) * inputs[None, :]
+    product = tl.sum(sums, axis=1)
+    if BIAS:
+        product += tl.load(bias + rows, mask=inside, other=0.0).to(tl.float32)
+    tl.store(out + rows, product.to(out.dtype.element_ty), mask=inside)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """One row is bound by reading the weights: a matrix-vector product reads them at 90 % of the memory's
+    speed where the library's small products reach 60 to 85 %."""
+    if not isinstance(weight, torch.Tensor):
+        return _compressed_linear(x, weight, bias)
+    outputs, inputs = weight.shape
+    if x.shape[0] != 1 or x.dtype == torch.float32:
+        return functional.linear(x, weight, bias)
+    out = torch.empty((1, outputs), dtype=x.dtype, device=x.device)
+    _matrix_vector[(triton.cdiv(outputs, 2),)](
+        x,
+        weight,
+        weight if bias is None else bias,
+        out,
+        outputs,
+        INPUTS=inputs,
+        OUTPUTS=2,
+        TILE=_VECTOR_TILE,
+        BIAS=bias is not None,
+        num_warps=4,
+    )
+    return out
+
+
+def _compressed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`operations.linear` with a compressed matrix."""
+    if isinstance(weight, SideBySide):
+        mixed = torch.cat([linear(x, part) for part in weight.parts], -1)
+        return mixed if bias is None else mixed + bias
+    rows = x.shape[0]
+    if isinstance(weight, Int4Matrix):
+        if weight.order is not None:
+            x = x.index_select(1, weight.order)
+        many = rows > TILED_INT4_ROWS and x.dtype != torch.float32
+        if many or weight.tile_inputs < 2 * LEAST_INPUTS:
+            return functional.linear(x, expanded(weight, x.dtype), bias)
+    elif math.gcd(128, weight.columns) < LEAST_INPUTS and weight.columns < weight.shape[-1]:
+        return functional.linear(x, weight.expanded(x.dtype), bias)
+    elif rows > WIDENED_FP8_ROWS and x.dtype == torch.bfloat16 and _has_fp8(x.device):
+        return _fp8_linear(x, weight, bias)
+    return product(x, weight, bias)
+
+
+def _has_fp8(device: Tensor) -> bool:
+    """Whether the tensor cores multiply FP8."""
+    return bool(device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9))
+
+
+def _fp8_linear(x: Tensor, weight: Fp8Matrix, bias: Tensor | None) -> Tensor:
+    """Rounds each row of ``x`` to FP8 with a scale of its own, or one for each group of inputs."""
+    outputs, inputs = weight.shape
+    if outputs % 16 or inputs % 16 or (weight.columns < inputs and (weight.columns != 128 or inputs % 128)):
+        return product(x, weight, bias)
+    narrow, scales = quantized(x, min(weight.columns, inputs))
+    cut = narrow_plan(x.shape[0], outputs, inputs, weight.is_by_row)
+    if cut is None and (weight.is_by_row or fits_library(x.shape[0], weight)):
+        out = library_product(narrow, scales, weight, x.dtype)
+    else:
+        out = narrow_product(narrow, scales, weight, x.dtype, cut)
+    return out if bias is None else out + bias
