@@ -25,6 +25,7 @@ from inflight.executors.reference.parallel.team import Team
 
 from . import operations
 from .communicator import TorchCommunicator, connect, local_device
+from .compressed import has_fp8
 from .device import choose_dtype, open_device
 from .model import TorchModel
 from .runner import TorchRunner
@@ -55,6 +56,10 @@ def build(
     place = open_device(device if team is None or device == "cpu" else local_device(team.job))
     if place.type == "cuda":
         torch.cuda.set_device(place)
+    if options.kv_cache_dtype == "fp8" and place.type == "cuda" and not has_fp8(place):
+        raise OptionError(
+            "option `kv_cache_dtype` `fp8` needs a GPU of compute capability 8.9 or later", "leave it out"
+        )
     started = time.monotonic()
     communicator = None if team is None else connect(team.job, team.meeting, place)
     try:

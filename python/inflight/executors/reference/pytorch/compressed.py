@@ -23,6 +23,11 @@ _TILE_ROWS = 64
 _TILE_INPUTS = 128
 
 
+def has_fp8(device: Tensor) -> bool:
+    """Whether a GPU has FP8: from Ada and Hopper on."""
+    return bool(device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9))
+
+
 @dataclass(frozen=True, slots=True)
 class Fp8Matrix:
     """FP8 E4M3 times scales; of experts, with a first axis more."""

@@ -14,7 +14,7 @@ import torch.nn.functional as functional
 import triton
 import triton.language as tl
 
-from .compressed import Fp8Matrix, Int4Matrix, SideBySide
+from .compressed import Fp8Matrix, Int4Matrix, SideBySide, has_fp8
 from .cuts import narrow_plan
 from .narrow_kernels import fits_library, library_product, narrow_product, quantized
 from .operations import Tensor
@@ -94,16 +94,13 @@ def _compressed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) ->
         many = rows > TILED_INT4_ROWS and x.dtype != torch.float32
         if many or weight.tile_inputs < 2 * LEAST_INPUTS:
             return functional.linear(x, expanded(weight, x.dtype), bias)
-    elif math.gcd(128, weight.columns) < LEAST_INPUTS and weight.columns < weight.shape[-1]:
+    elif (x.is_cuda and not has_fp8(x.device)) or (
+        math.gcd(128, weight.columns) < LEAST_INPUTS and weight.columns < weight.shape[-1]
+    ):
         return functional.linear(x, weight.expanded(x.dtype), bias)
-    elif rows > WIDENED_FP8_ROWS and x.dtype == torch.bfloat16 and _has_fp8(x.device):
+    elif rows > WIDENED_FP8_ROWS and x.dtype == torch.bfloat16 and has_fp8(x.device):
         return _fp8_linear(x, weight, bias)
     return product(x, weight, bias)
-
-
-def _has_fp8(device: Tensor) -> bool:
-    """Whether the tensor cores multiply FP8."""
-    return bool(device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9))
 
 
 def _fp8_linear(x: Tensor, weight: Fp8Matrix, bias: Tensor | None) -> Tensor:

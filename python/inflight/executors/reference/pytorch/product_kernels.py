@@ -18,7 +18,7 @@ import triton.language as tl
 
 from inflight.executors.reference.errors import UnsupportedModelError
 
-from .compressed import Fp8Matrix, Int4Matrix
+from .compressed import Fp8Matrix, Int4Matrix, has_fp8
 from .cuts import Plan, expert_plan, plan
 from .operations import Tensor
 
@@ -291,6 +291,11 @@ def product(
     kind, chunk, group, scale_rows, tile = 0, 64 if x.dtype != torch.float32 else 32, 1 << 30, 1, 1
     stored, scales, zeros = weight, x, x
     if isinstance(weight, Fp8Matrix):
+        if x.is_cuda and not has_fp8(x.device):
+            raise UnsupportedModelError(
+                "experts in FP8 need a GPU of compute capability 8.9 or later",
+                "use such a GPU, device `cpu`, or a checkpoint in 16 bits",
+            )
         stored, scales = weight.weight, weight.scales
         group, scale_rows = weight.columns, weight.rows
         # Scales of whole rows are applied at the end.
