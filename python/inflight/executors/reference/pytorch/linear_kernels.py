@@ -104,7 +104,7 @@ def _compressed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) ->
 
 
 def _fp8_linear(x: Tensor, weight: Fp8Matrix, bias: Tensor | None) -> Tensor:
-    """Rounds each row of ``x`` to FP8 with a scale of its own, or one for each group of inputs."""
+    """Rounds each row of ``x`` to FP8 with a scale for each, or for each group of inputs."""
     outputs, inputs = weight.shape
     if outputs % 16 or inputs % 16 or (weight.columns < inputs and (weight.columns != 128 or inputs % 128)):
         return product(x, weight, bias)

@@ -227,7 +227,7 @@ class TorchModel:
             return logits if out is None else out.copy_(logits)
         if out is None:
             return self.operations.linear(hidden, self._ends.head)
-        # The product with one row has a kernel of its own, as has that with a compressed matrix.
+        # The product with one row has a separate kernel, as has that with a compressed matrix.
         if len(hidden) == 1 or not isinstance(self._ends.head, torch.Tensor):
             return out.copy_(self.operations.linear(hidden, self._ends.head))
         return torch.matmul(hidden, self._ends.head.t(), out=out)

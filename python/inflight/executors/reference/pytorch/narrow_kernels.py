@@ -1,6 +1,6 @@
 """FP8 times FP8, in Triton the language and by PyTorch: many rows, where arithmetic takes the time.
 
-Rows are rounded to FP8 with scales of their own (`quantized`). Nothing here allocates by the values of a
+Rows are rounded to FP8, each with its scales (`quantized`). Nothing here allocates by the values of a
 tensor, so that an iteration can be captured in a CUDA graph.
 """
 
