@@ -16,8 +16,9 @@ from inflight.build.runtimes.reference import verify, write_weights
 from inflight.errors import UserMistake
 from inflight.executors.base import Request
 from inflight.executors.reference import create
-from inflight.executors.reference.model.config import parse_config
+from inflight.executors.reference.model.config import load_config, parse_config
 from inflight.executors.reference.model.dequantize import E4M3
+from inflight.executors.reference.model.split import require_splittable
 from inflight.executors.reference.numpy.batch import Span, build_batch
 from inflight.executors.reference.numpy.cache import PagedCache
 from inflight.executors.reference.numpy.model import load_model
@@ -137,6 +138,13 @@ def test_other_schemes_are_refused_by_name(stated: dict[str, Any], words: list[s
         parse_config(fixture_config("llama") | {"quantization_config": stated})
     for word in (*words, "quantization_config"):
         assert word in f"{caught.value.what}; {caught.value.remedy}"
+
+
+def test_a_quantized_model_is_not_split(tmp_path: Path) -> None:
+    quantized, twin = make("llama", "awq", tmp_path)
+    require_splittable(load_config(twin), 2)
+    with pytest.raises(UserMistake, match="quantized, which the reference executor does not split"):
+        require_splittable(load_config(quantized), 2)
 
 
 @pytest.mark.parametrize(

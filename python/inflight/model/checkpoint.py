@@ -74,8 +74,8 @@ def read_checkpoint(directory: Path) -> Checkpoint:
 
 
 def read_config(directory: Path) -> Mapping[str, Any]:
-    """The object of `config.json`, with how ModelOpt quantized the model, which it states in a file of its
-    own. Raises `CheckpointError`."""
+    """The object of `config.json`, with how ModelOpt quantized the model, which it states in a separate
+    file. Raises `CheckpointError`."""
     config = read_json(directory / "config.json")
     quantization = directory / "hf_quant_config.json"
     if quantization.is_file() and "quantization_config" not in config:
