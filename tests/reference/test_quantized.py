@@ -24,7 +24,7 @@ from inflight.executors.reference.numpy.cache import PagedCache
 from inflight.executors.reference.numpy.model import load_model
 from inflight.machine import Installed
 from inflight.model.checkpoint import read_config
-from reference.quantize import SCHEMES, e4m3, make
+from reference.quantize import SCHEMES, e4m3, fp8, make, read_floats, write_checkpoint
 from reference.support import FIXTURES
 from reference.support import read_config as fixture_config
 
@@ -138,6 +138,19 @@ def test_other_schemes_are_refused_by_name(stated: dict[str, Any], words: list[s
         parse_config(fixture_config("llama") | {"quantization_config": stated})
     for word in (*words, "quantization_config"):
         assert word in f"{caught.value.what}; {caught.value.remedy}"
+
+
+def test_a_quantized_embedding_is_refused(tmp_path: Path) -> None:
+    config = fixture_config("llama") | {"quantization_config": {"quant_method": "fp8"}}
+    plain, _ = make("llama", "fp8_static", tmp_path / "made")
+    names = ["model.embed_tokens.weight"]
+    stored = read_floats(FIXTURES / "llama" / "model.safetensors", names)[names[0]]
+    packed = fp8(stored, (stored.shape[0], stored.shape[1]), "weight_scale")
+    tensors = {f"model.embed_tokens.{end}": array for end, array in packed.tensors.items()}
+    write_checkpoint(tmp_path / "embedding", config, tensors)
+    assert load_model(plain)
+    with pytest.raises(UserMistake, match=r"`model.embed_tokens.weight` has dtype `F8_E4M3`"):
+        load_model(tmp_path / "embedding")
 
 
 def test_a_quantized_model_is_not_split(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ raw route reads whole files.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -52,7 +52,14 @@ class CheckpointWeights:
     ) -> CheckpointWeights:
         """The tensors of a configuration. Errors as the constructor's."""
         names = config.names
-        return cls(shards, required_tensors(config), names.optional_prefix, parts, config.quantization)
+        return cls(
+            shards,
+            required_tensors(config),
+            names.optional_prefix,
+            parts,
+            config.quantization,
+            (f"{names.embedding}.weight",),
+        )
 
     def __init__(
         self,
@@ -61,9 +68,10 @@ class CheckpointWeights:
         optional_prefix: str = "",
         parts: Mapping[str, Part] | None = None,
         scheme: Quantization | None = None,
+        plain: Collection[str] = (),
     ) -> None:
         """Of the tensors in ``parts``, by name, only these are read. Matrices may be quantized as ``scheme``
-        says; which of them are is seen by their tensors.
+        says, but those in ``plain``; which of them are is seen by their tensors.
 
         Raises `CheckpointError` for a tensor that is missing or has another shape, and
         `UnsupportedModelError` for one of another type than a float. Names may lack ``optional_prefix``.
@@ -76,7 +84,7 @@ class CheckpointWeights:
         self._compressed: dict[str, Compressed] = {}
         headers = {name: tensor for name, (_, tensor) in found.items()}
         for name, shape in required:
-            how = find(name, shape, headers, scheme)
+            how = None if name in plain else find(name, shape, headers, scheme)
             if how is not None:
                 self._compressed[name] = how
                 self._where |= {stored: found[stored] for stored in how.tensors.values()}
