@@ -47,8 +47,7 @@ def run(command: list[str], cell: tuple[Path, int, float, tuple[int, int], str])
     cells = [trace.name.split("_")[0], workers, rate, gateways, lost, arrivals]
     cells += [_marked(f"{hits:.3f}", reached=hits >= LEAST_HITS)]
     for column in ("mean_s", "p99_s"):
-        best = min(rows, key=lambda name, column=column: rows[name][column])
-        least = rows[best][column]
+        least, best = min((row[column], name) for name, row in rows.items())
         cells += [_marked(f"{ours[column]:.3f}", reached=ours[column] <= least * MOST_TIME)]
         cells += [f"{least:.3f} {best}"]
     cells += [f"{ours['unevenness']:.2f}"]

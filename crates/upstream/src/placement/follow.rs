@@ -11,7 +11,7 @@ use tokio_stream::{Stream, StreamExt};
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use super::Seat;
+use super::seat::{Next, Seat};
 use super::trust::{Fault, WITHHELD};
 
 /// A worker says something twice a second.
@@ -31,7 +31,10 @@ pub async fn follow(
             model: model.to_owned(),
         };
         let fault = match timeout(LATE, client.watch(request)).await {
-            Ok(Ok(stream)) => read(stream.into_inner(), address, seat).await,
+            Ok(Ok(stream)) => match read(stream.into_inner(), address, seat).await {
+                Some(fault) => fault,
+                None => continue,
+            },
             // A worker of an earlier release.
             Ok(Err(status)) if status.code() == Code::Unimplemented => {
                 return std::future::pending().await;
@@ -51,22 +54,24 @@ pub async fn follow(
     }
 }
 
-/// Reads until there is a fault.
+/// Reads until there is a fault; `None`: until another snapshot is wanted.
 async fn read(
     mut stream: impl Stream<Item = Result<CacheUpdate, Status>> + Unpin,
     address: &str,
     seat: &Seat,
-) -> Fault {
+) -> Option<Fault> {
     seat.begin();
     loop {
         let update = match timeout(LATE, stream.next()).await {
             Ok(Some(Ok(update))) => update,
-            Ok(Some(Err(_)) | None) => return Fault::Lost,
-            Err(_) => return Fault::Late,
+            Ok(Some(Err(_)) | None) => return Some(Fault::Lost),
+            Err(_) => return Some(Fault::Late),
         };
         let was = seat.hearing();
-        if let Err(fault) = seat.take(&update) {
-            return fault;
+        match seat.take(&update) {
+            Ok(Next::Message) => {}
+            Ok(Next::Snapshot) => return None,
+            Err(fault) => return Some(fault),
         }
         if was.reason().is_some() {
             tracing::info!(worker = %address, "worker's cache known again");
@@ -123,7 +128,7 @@ mod tests {
             let _open = stays_open.then_some(sender);
             assert_eq!(
                 read(ReceiverStream::new(receiver), "w:1", &seat).await,
-                expected
+                Some(expected)
             );
             assert_eq!(seat.hearing(), Hearing::Heard, "{expected:?}");
             assert!(began.elapsed() <= Duration::from_secs(2), "{expected:?}");
@@ -146,6 +151,6 @@ mod tests {
             assert!(!task.is_finished());
         }
         drop(sender);
-        assert_eq!(task.await.unwrap(), Fault::Lost);
+        assert_eq!(task.await.unwrap(), Some(Fault::Lost));
     }
 }

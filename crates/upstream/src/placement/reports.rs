@@ -26,18 +26,30 @@ pub(super) struct Reports {
 pub(super) struct Taken {
     /// Everything that was said of blocks before is to be forgotten.
     pub(super) forgets: bool,
-    pub(super) shape: Option<CacheShape>,
+    /// A snapshot begins.
+    pub(super) begins: bool,
     pub(super) report: Option<Report>,
 }
 
 impl Reports {
-    /// Whether blocks of this worker are named as those of the others.
-    pub(super) fn has_blocks(&self) -> bool {
+    /// Tokens of the blocks that it reports; 0: it reports none.
+    pub(super) fn block_tokens(&self) -> u32 {
+        let shape = self.shape.unwrap_or_default();
+        if shape.reports_blocks {
+            shape.tokens_per_block
+        } else {
+            0
+        }
+    }
+
+    /// Whether its blocks are named as those of the others.
+    pub(super) fn names_blocks(&self) -> bool {
         self.names_blocks
     }
 
-    pub(super) fn names_blocks(&mut self, names_blocks: bool) {
-        self.names_blocks = names_blocks;
+    /// Its blocks are named as those of the others from now on. Returns whether they were not before.
+    pub(super) fn begin_naming(&mut self) -> bool {
+        !std::mem::replace(&mut self.names_blocks, true)
     }
 
     /// Takes the next message.
@@ -53,9 +65,8 @@ impl Reports {
         if forgets {
             self.held = [0; 2];
         }
-        let shape = update.shape.filter(|_| update.snapshot_begin);
-        if let Some(shape) = shape {
-            self.shape = Some(shape);
+        if update.snapshot_begin && update.shape.is_some() {
+            self.shape = update.shape;
         }
         if self.shape.is_none() {
             return Err(Fault::Impossible);
@@ -84,7 +95,7 @@ impl Reports {
         };
         Ok(Taken {
             forgets,
-            shape,
+            begins: update.snapshot_begin,
             report,
         })
     }

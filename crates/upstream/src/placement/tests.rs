@@ -1,8 +1,11 @@
 //! Workers of one model as their reports say, without a socket.
 
-use inflight_blocks::{Seed, keys};
-use inflight_kserve::cache_state::{BlockChanges, CacheShape, WorkerLoad};
+use std::time::Duration;
 
+use inflight_blocks::{Seed, keys};
+use inflight_kserve::cache_state::{BlockChanges, CacheShape, CacheUpdate, WorkerLoad};
+
+use super::seat::Next;
 use super::*;
 
 const BLOCK: u32 = 4;
@@ -142,7 +145,9 @@ async fn a_stream_that_is_not_to_be_believed_is_forgotten() {
     ] {
         let placement = Arc::new(Placement::new(Placements::default()));
         let seat = placement.join().unwrap();
-        let taken = updates.iter().try_for_each(|update| seat.take(update));
+        let taken = updates
+            .iter()
+            .try_for_each(|update| seat.take(update).map(drop));
         assert_eq!(taken, expected, "{updates:?}");
     }
 }
@@ -192,7 +197,7 @@ async fn answers_that_lack_what_was_promised_end_the_trust() {
     assert_eq!(seats[1].take(&first(stored(&prompt))), Err(Fault::Lies));
     tokio::time::advance(Duration::from_secs(61)).await;
     seats[1].begin();
-    assert_eq!(seats[1].take(&first(stored(&prompt))), Ok(()));
+    assert_eq!(seats[1].take(&first(stored(&prompt))), Ok(Next::Message));
 }
 
 #[tokio::test(start_paused = true)]
@@ -200,7 +205,7 @@ async fn a_seat_is_free_again_without_what_its_worker_held() {
     let (placement, mut seats, prompt) = pair();
     drop(seats.pop());
     let again = placement.join().unwrap();
-    assert_eq!(again.server, 1);
+    assert_eq!(again.server(), 1);
     again.take(&first(BlockChanges::default())).unwrap();
     seats.push(again);
     let placed = placement.place(&ask(&prompt), seats.iter()).unwrap();
@@ -217,4 +222,38 @@ async fn workers_with_other_blocks_are_placed_by_load() {
     seats[1] = other;
     let placed = placement.place(&ask(&prompt), seats.iter()).unwrap();
     assert_eq!(placed.expected_cached(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn blocks_of_another_size_are_known_once_the_last_of_the_old_ones_has_left() {
+    let (placement, mut seats, prompt) = pair();
+    let other = placement.join().unwrap();
+    let mut update = first(BlockChanges::default());
+    update.shape.as_mut().unwrap().tokens_per_block = 2 * BLOCK;
+    assert_eq!(other.take(&update), Ok(Next::Message));
+    let heartbeat = CacheUpdate {
+        sequence: 2,
+        load: Some(WorkerLoad::default()),
+        ..CacheUpdate::default()
+    };
+    assert_eq!(other.take(&heartbeat), Ok(Next::Message));
+    seats.clear();
+    // What it reported before had no names, so it is read again.
+    let heartbeat = CacheUpdate {
+        sequence: 3,
+        ..heartbeat
+    };
+    assert_eq!(other.take(&heartbeat), Ok(Next::Snapshot));
+    assert_eq!(placement.block_tokens(), Some(2 * BLOCK));
+    other.begin();
+    let keys = keys(&prompt, 2 * BLOCK as usize, Seed::new(None, b""));
+    update.device = Some(BlockChanges {
+        after: vec![0],
+        stored: keys[..1].to_vec(),
+        removed: Vec::new(),
+    });
+    assert_eq!(other.take(&update), Ok(Next::Message));
+    let ask = Ask::of_one(&prompt, 2 * BLOCK);
+    let placed = placement.place(&ask, [&other].into_iter()).unwrap();
+    assert_eq!(placed.expected_cached(), 2 * BLOCK);
 }

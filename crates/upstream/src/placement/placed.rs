@@ -1,0 +1,69 @@
+//! A request at the worker that was chosen for it. Owns that it counts there until it ends, and that its answer is compared
+//! with what was expected.
+
+use std::sync::Arc;
+
+use inflight_routing::choose::Choice;
+use inflight_routing::expectation::Ticket;
+
+use super::seat::{Hearing, Seat};
+use super::trust::Fault;
+
+/// A request that a worker got, for as long as it has it.
+#[derive(Debug)]
+pub struct Placed {
+    seat: Arc<Seat>,
+    ticket: Ticket,
+    choice: Choice,
+    has_started: bool,
+    /// Whether the worker's count of cached tokens says whether its reports are right.
+    is_checked: bool,
+}
+
+impl Placed {
+    pub(super) fn new(seat: Arc<Seat>, ticket: Ticket, choice: Choice, is_checked: bool) -> Self {
+        Self {
+            seat,
+            ticket,
+            choice,
+            has_started: false,
+            is_checked,
+        }
+    }
+
+    /// The seat that it has.
+    pub fn seat(&self) -> &Arc<Seat> {
+        &self.seat
+    }
+
+    /// Tokens that were expected in the worker's cache.
+    pub fn expected_cached(&self) -> u32 {
+        self.choice.cached_tokens
+    }
+
+    /// The first output came.
+    pub fn started(&mut self) {
+        if !std::mem::replace(&mut self.has_started, true) {
+            let placement = self.seat.placement();
+            let now = placement.now();
+            let mut state = placement.state.lock();
+            state.expectations.started(self.ticket, now);
+        }
+    }
+
+    /// The worker says how many of the prompt's tokens were cached. Returns a fault if its reports have been wrong too
+    /// often by now; the caller logs it.
+    pub fn cached(&mut self, tokens: u32) -> Option<Fault> {
+        if !std::mem::take(&mut self.is_checked) || self.seat.hearing() != Hearing::Heard {
+            return None;
+        }
+        self.seat.check(self.choice.cached_tokens, tokens)
+    }
+}
+
+impl Drop for Placed {
+    fn drop(&mut self) {
+        let mut state = self.seat.placement().state.lock();
+        state.expectations.ended(self.ticket);
+    }
+}
