@@ -40,6 +40,12 @@
 //! although nobody has reported yet, and a prompt that everybody sends is computed by a second server as soon as
 //! waiting for the first one costs more than that.
 //!
+//! ## What other gateways sent counts by a guess
+//!
+//! A report is some milliseconds old, and gateways that know the same would all choose the same idle server until the
+//! next one. So each adds to a server's cost what others may have sent there unseen: a random share of two requests of
+//! usual size, by the part of all open requests that is not its own. Alone, a gateway guesses nothing.
+//!
 //! ## Servers that report nothing
 //!
 //! Their queue is what was sent and has not started. [`Expectations::started`] and [`Expectations::ended`] suffice.
@@ -65,6 +71,10 @@ const PRICE: f64 = 3.5;
 const PRICE_FULL: f64 = 10.0;
 /// Requests a second that come to a busy server.
 const ARRIVALS: f64 = 1.0;
+/// Requests of usual size that other gateways, if they send all there are, may have sent to a server unseen.
+const UNSEEN: f64 = 2.0;
+/// What the newest request counts for in the average.
+const NEWEST: f64 = 0.02;
 /// What an open request costs a new one.
 const OPEN: Seconds = 0.005;
 /// What a server that computed all the last minute costs more than one that did not.
@@ -139,6 +149,11 @@ pub struct Expectations {
     /// Servers that reported, and those whose caches are full.
     reporting: u32,
     full: u32,
+    /// Open requests at all servers, and those of this gateway among them.
+    open: u64,
+    own: u64,
+    /// Seconds that a request computes, on average.
+    compute: Seconds,
     next_number: u64,
 }
 
@@ -157,6 +172,9 @@ impl Expectations {
             fleet_seconds: ASSUMED,
             reporting: 0,
             full: 0,
+            open: 0,
+            own: 0,
+            compute: 0.0,
             next_number: FIRST_NUMBER,
         }
     }
@@ -171,15 +189,16 @@ impl Expectations {
         self.remove(server);
         let turn = mixed(self.seed ^ u64::from(server)) % FIRST_NUMBER;
         let added = Server::new(self.next_number, turn);
-        self.outlooks[place] = added.outlook();
+        let outlook = added.outlook();
         self.servers[place] = Some(added);
+        self.set_outlook(server, outlook);
     }
 
     pub fn remove(&mut self, server: u32) {
         let Some(gone) = self.servers.get_mut(server as usize).and_then(Option::take) else {
             return;
         };
-        self.outlooks[server as usize] = Outlook::default();
+        self.set_outlook(server, Outlook::default());
         self.reporting -= u32::from(gone.has_reported());
         self.full -= u32::from(gone.is_full());
     }
@@ -226,6 +245,8 @@ impl Expectations {
         self.next_number += 1;
         let expected = self.expected(server, work, now);
         let patience = expected.map_or(0.0, |one| one.wait + one.compute);
+        let compute = expected.map_or(self.compute, |one| one.compute);
+        self.compute += (compute - self.compute) * NEWEST;
         self.change(server, |one| {
             one.take_sent(number, uncached(work), work.is_urgent, now, patience);
         });
@@ -257,6 +278,8 @@ impl Expectations {
         Prices {
             compute: PRICE + (PRICE_FULL - PRICE) * share,
             fleet_seconds: self.fleet_seconds,
+            unseen: self.unseen(),
+            draw: mixed(self.seed ^ self.next_number),
         }
     }
 
@@ -264,8 +287,21 @@ impl Expectations {
     fn change<T>(&mut self, server: u32, change: impl FnOnce(&mut Server) -> T) -> Option<T> {
         let one = self.servers.get_mut(server as usize)?.as_mut()?;
         let result = change(one);
-        self.outlooks[server as usize] = one.outlook();
+        let outlook = one.outlook();
+        self.set_outlook(server, outlook);
         Some(result)
+    }
+
+    fn set_outlook(&mut self, server: u32, outlook: Outlook) {
+        let before = std::mem::replace(&mut self.outlooks[server as usize], outlook);
+        self.open = self.open + u64::from(outlook.open) - u64::from(before.open);
+        self.own = self.own + u64::from(outlook.own) - u64::from(before.own);
+    }
+
+    /// Seconds of work that other gateways may have sent to a server a moment ago.
+    fn unseen(&self) -> Seconds {
+        let own = self.own as f64 / (self.open as f64).max(1.0);
+        UNSEEN * self.compute * (1.0 - own).max(0.0)
     }
 }
 
@@ -276,9 +312,21 @@ pub(crate) struct Prices {
     compute: f64,
     /// A token's, where little was learned.
     fleet_seconds: f64,
+    /// What other gateways may have sent, and the draw that says where.
+    unseen: Seconds,
+    draw: u64,
 }
 
 impl Prices {
+    /// A share of what other gateways may have sent, which differs by server, by request and by gateway.
+    pub(crate) fn guess(&self, server: u32) -> Seconds {
+        if self.unseen == 0.0 {
+            return 0.0;
+        }
+        let draw = mixed(self.draw ^ u64::from(server)) >> 11;
+        self.unseen * draw as f64 / (1u64 << 53) as f64
+    }
+
     pub(crate) fn expected(
         &self,
         outlook: &Outlook,

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+use std::collections::BTreeSet;
+
 use inflight_routing::expectation::{Expectations, Report};
 use inflight_routing::index::{Held, Index, Level};
 use inflight_routing::{Choice, Eligible, Request, choose};
@@ -111,4 +113,45 @@ fn slow_drained_and_silent_servers_are_avoided() {
     assert_eq!(fleet.choose(&REQUEST, 60.0).unwrap().server, 0);
     fleet.expectations.ended(ticket);
     assert_eq!(fleet.choose(&REQUEST, 60.0).unwrap().server, 1);
+}
+
+#[test]
+fn gateways_that_know_the_same_do_not_all_choose_the_same_server() {
+    let of_gateway = |seed| {
+        let mut expectations = Expectations::new(seed);
+        (0..8).for_each(|server| expectations.add(server));
+        for server in 0..8 {
+            // What a request takes is known.
+            let ticket = expectations.sent(server, &REQUEST.work(Default::default()), 0.0);
+            expectations.ended(ticket);
+            let report = Report {
+                at: 1.0,
+                // All of others. The third one is the least loaded, by as much as a lone gateway heeds.
+                running: 10 + u32::from(server != 2),
+                ..Report::default()
+            };
+            expectations.reported(server, &report);
+        }
+        let eligible = (0..8).map(|server| Eligible { server, delay: 0.0 });
+        let choice = choose(&REQUEST, eligible, &Held::default(), &expectations, 1.0);
+        choice.unwrap().server
+    };
+    let chosen: BTreeSet<u32> = (0..32).map(of_gateway).collect();
+    assert!(chosen.len() >= 6, "{chosen:?}");
+}
+
+#[test]
+fn a_lone_gateway_guesses_nothing() {
+    // Whatever the seed.
+    for seed in 0..30 {
+        let mut fleet = Fleet::new(3);
+        fleet.expectations = Expectations::new(seed);
+        (0..3).for_each(|server| fleet.expectations.add(server));
+        for server in [0, 0, 1, 2, 2] {
+            let work = REQUEST.work(Default::default());
+            let ticket = fleet.expectations.sent(server, &work, 0.0);
+            fleet.expectations.started(ticket, 0.5);
+        }
+        assert_eq!(fleet.choose(&REQUEST, 1.0).unwrap().server, 1, "{seed}");
+    }
 }

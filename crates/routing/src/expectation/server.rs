@@ -21,6 +21,8 @@ pub(crate) struct Outlook {
     pub(super) is_open: bool,
     /// Requests that generate, and those of this gateway that will.
     pub(crate) open: u32,
+    /// Those of this gateway among them.
+    pub(super) own: u32,
     pub(crate) last_turn: u64,
     /// Seconds a token, if enough was learned, and by how much what generates slows it.
     pub(super) pace: Option<f64>,
@@ -206,6 +208,7 @@ impl Server {
         Outlook {
             is_open: !self.is_drained,
             open: running.saturating_add(waiting),
+            own: self.started.saturating_add(waiting),
             last_turn: self.last_turn,
             pace: self.pace.seconds(),
             slow: slow(running),
