@@ -207,8 +207,8 @@ ONE = TOPOLOGY.replace("replicas: 2, ", "")
 
 def test_the_streams_of_a_job_that_ends_continue_in_another(slurm: Slurm, start: Start) -> None:
     ending, *gateways = serve(slurm, ONE)
-    _, other = serve(slurm, ONE)
-    gateways.append(other)
+    other, address = serve(slurm, ONE)
+    gateways.append(address)
     # Its worker's port is the first of the job's.
     hosts = (address.rpartition(":") for address in gateways)
     workers = [f"--worker={host}:{int(port) - 4}" for host, _, port in hosts]
@@ -230,6 +230,8 @@ def test_the_streams_of_a_job_that_ends_continue_in_another(slurm: Slurm, start:
         assert done == "[DONE]"
         texts.add("".join(json.loads(event)["choices"][0]["text"] for event in events))
     assert len(texts) == 1
+    slurm.run("scancel", other)
+    wait_until("the other job is gone", lambda: not processes(slurm.directory), 60)
 
 
 def test_a_job_that_is_requeued_serves_again(slurm: Slurm) -> None:

@@ -61,8 +61,8 @@ QUERY = "model.layers.0.self_attn.q_proj.weight"
         (config_with(num_hidden_layers=6), "tensor `model.layers.5.input_layernorm.weight` is missing"),
         (config_with(num_hidden_layers=10**6), "must be at most 100000, got `1000000`"),
         (config_with(vocab_size=7), "but `config.json` implies `[7, "),
-        (config_with(quantization_config={"quant_method": "fp8"}), "the checkpoint is quantized (`fp8`, in "),
-        (header_with(QUERY, dtype="F8_E4M3"), f"tensor `{QUERY}` has dtype `F8_E4M3`"),
+        (config_with(quantization_config={"quant_method": "hqq"}), "the method `hqq`, which is not"),
+        (header_with(QUERY, dtype="I16"), f"tensor `{QUERY}` has dtype `I16`"),
     ],
 )  # fmt: skip
 def test_what_the_reference_executor_refuses_is_known_before_anything_is_written(

@@ -20,7 +20,7 @@ PREFIX = "INFLIGHT_"
 #: What a service's address looks like in the variables that Kubernetes sets for a Service called `inflight`.
 SERVICE = ("tcp://", "udp://")
 #: Commands that hand their arguments to Rust.
-RUST = ("gateway", "bench")
+RUST = ("gateway", "bench", "simulate")
 #: Variables that processes inherit from the command that starts them.
 INHERITED = frozenset({"INFLIGHT_LOG", "INFLIGHT_LOG_FORMAT", "INFLIGHT_API_KEY"})
 #: Of `click.Context.meta`: the variable or file that a parameter's value is from, by the parameter's name.
