@@ -100,8 +100,9 @@ impl ModelEntry {
         let mut fitting: Vec<Arc<Connection>> = ready
             .filter(|connection| suits.takes(connection, tried))
             .collect();
-        // One without a place cannot be chosen.
-        fitting.retain(|connection| connection.seat().is_some());
+        if fitting.iter().any(|connection| connection.seat().is_none()) {
+            return None;
+        }
         // Without a choice, blocks need no names.
         let block_tokens = if fitting.len() > 1 { block_tokens } else { 0 };
         let ask = Ask::new(prompts, block_tokens);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use inflight_kserve::assets::ModelDescription;
+use inflight_kserve::cache_state::{CacheShape, CacheUpdate, WorkerLoad};
 use inflight_testkit::model::byte_model_files;
 use inflight_text::{ModelFiles, TextModel};
 
@@ -113,6 +114,50 @@ fn ties_take_turns_and_the_least_loaded_wins() {
     assert_eq!(&*elsewhere.address, "a:1");
     let tried = ["a:1", "b:1", "c:1"].map(Arc::from);
     assert!(entry.pick(suits("h"), &tried, &[]).is_none());
+}
+
+#[tokio::test]
+async fn workers_that_report_are_placed_and_those_without_a_place_are_picked_too() {
+    let table = table();
+    let seated = |index: usize| {
+        let slot = Arc::clone(&table.workers()[index]);
+        let seat = table.placement("m").join();
+        let connection = Arc::into_inner(connection(&slot, "m", "h")).unwrap();
+        let connection = Arc::new(connection.seated(seat));
+        table.set_ready(&slot, vec![Arc::clone(&connection)]);
+        connection
+    };
+    let heard = [seated(0), seated(1)];
+    let entry = table.find("m").unwrap();
+    let pick = || entry.pick(suits("h"), &[], &[]).unwrap();
+    assert!(pick().1.is_none(), "none is heard");
+    for connection in &heard {
+        let update = CacheUpdate {
+            sequence: 1,
+            snapshot_begin: true,
+            shape: Some(CacheShape::default()),
+            load: Some(WorkerLoad::default()),
+            ..CacheUpdate::default()
+        };
+        connection.seat().unwrap().take(&update).unwrap();
+    }
+    let placed: Vec<_> = (0..4).map(|_| pick()).collect();
+    let at = |address: &str| {
+        let is_there = |(connection, placed): &&(Arc<Connection>, Option<Placed>)| {
+            placed.is_some() && &*connection.address == address
+        };
+        placed.iter().filter(is_there).count()
+    };
+    assert_eq!((at("a:1"), at("b:1")), (2, 2));
+    // One more, which has no place: all go by their number of requests.
+    ready(&table, 2, "m", "h");
+    let entry = table.find("m").unwrap();
+    let addresses: BTreeSet<_> = (0..3)
+        .map(|_| entry.pick(suits("h"), &[], &[]).unwrap())
+        .map(|(connection, placed)| (connection.address.to_string(), placed.is_none()))
+        .collect();
+    let all = ["a:1", "b:1", "c:1"].map(|address| (address.to_owned(), true));
+    assert_eq!(addresses, BTreeSet::from(all));
 }
 
 #[tokio::test]

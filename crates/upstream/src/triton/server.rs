@@ -169,7 +169,10 @@ impl Server {
                     let address = Arc::clone(&slot.address);
                     let transport = Box::new(exchanges);
                     let pulse = Arc::clone(&slot.pulse);
-                    Arc::new(Connection::new(address, served, pulse, transport, registry))
+                    let name = &served.description.served_model_name;
+                    let seat = context.table.placement(name).join();
+                    let connection = Connection::new(address, served, pulse, transport, registry);
+                    Arc::new(connection.seated(seat))
                 }
             };
             connections.push(connection);
