@@ -149,7 +149,7 @@ async fn workers_that_report_are_placed_and_those_without_a_place_are_picked_too
         placed.iter().filter(is_there).count()
     };
     assert_eq!((at("a:1"), at("b:1")), (2, 2));
-    // One more, which has no place: all go by their number of requests.
+    // One more without a place: all are picked by their number of requests.
     ready(&table, 2, "m", "h");
     let entry = table.find("m").unwrap();
     let addresses: BTreeSet<_> = (0..3)
