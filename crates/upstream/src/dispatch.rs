@@ -165,11 +165,6 @@ impl OpenHandles {
         &self.connection
     }
 
-    /// Why the worker was picked; `None`: it was the least loaded.
-    pub fn placed(&self) -> Option<&Placed> {
-        self.placed.as_ref()
-    }
-
     /// The first output came.
     pub fn started(&mut self) {
         if let Some(placed) = &mut self.placed {

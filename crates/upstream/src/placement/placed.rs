@@ -37,7 +37,8 @@ impl Placed {
     }
 
     /// Tokens that were expected in the worker's cache.
-    pub fn expected_cached(&self) -> u32 {
+    #[cfg(test)]
+    pub(super) fn expected_cached(&self) -> u32 {
         self.choice.cached_tokens
     }
 
