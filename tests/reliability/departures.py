@@ -78,7 +78,9 @@ def run(scale: Scale, report: Report) -> None:
     """The worker that has all streams leaves, and then the one that has got them."""
     streams, before, tokens = scale.of(16, 256), scale.of(100, 10_000), scale.of(1_000, 16_000)
     pace = PACE if scale.is_short else SLOWER
-    options = (*pace, f"--max-batch-size={streams}", f"--max-seq-len={2 * tokens}")
+    # Room for all of them at once, at any size of a block.
+    room = (f"--max-batch-size={streams}", f"--num-blocks={streams * tokens}")
+    options = (*pace, *room, f"--max-seq-len={2 * tokens}")
     with starter() as start, TemporaryDirectory() as directory:
         workers = [start_worker(start, *options) for _ in range(3)]
         listed = Path(directory) / "workers"
