@@ -8,7 +8,7 @@ use tonic::Code;
 pub fn classify(text: &str) -> (Code, &str) {
     use Code::{InvalidArgument, ResourceExhausted, Unavailable};
     /// Words, all in lower case, and what they mean; the first match counts.
-    const MEANINGS: [(&str, Code); 12] = [
+    const MEANINGS: [(&str, Code); 13] = [
         ("exceeds maximum queue size", ResourceExhausted),
         ("queue is full", ResourceExhausted),
         ("exceeds maximum input length", InvalidArgument),
@@ -17,6 +17,8 @@ pub fn classify(text: &str) -> (Code, &str) {
         ("should not exceed max", InvalidArgument),
         ("unknown model", Unavailable),
         ("is not ready", Unavailable),
+        // A Python model's process has ended. Triton starts another one.
+        ("is not healthy", Unavailable),
         ("not at ready state", Unavailable),
         ("unavailable", Unavailable),
         ("cancelled", Unavailable),
@@ -67,6 +69,11 @@ mod tests {
                 "Request cancelled by client",
                 Code::Unavailable,
                 "Request cancelled by client",
+            ),
+            (
+                "in ensemble 'ensemble', Stub process 'preprocessing_0_0' is not healthy.",
+                Code::Unavailable,
+                "in ensemble 'ensemble', Stub process 'preprocessing_0_0' is not healthy.",
             ),
             (
                 "Encountered an error",
