@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,11 @@ HEAD = (
 #: Requests that keep coming, of about 0.1 s each, and streams of about 3 s.
 ASKING, STREAMS = 4, 8
 SHORT = {"model": MODEL_NAME, "prompt": "Hi", "max_tokens": 10, "ignore_eos": True}
-LONG = {"model": MODEL_NAME, "prompt": "Hi", "max_tokens": 300, "ignore_eos": True}
+#: Of both APIs in turn.
+LONG: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("/v1/completions", {"model": MODEL_NAME, "prompt": "Hi", "max_tokens": 300, "ignore_eos": True}),
+    ("/v2/models/ensemble/generate_stream", {"text_input": "Hi", "max_tokens": 300, "stream": True}),
+)
 
 
 class Clients:
@@ -53,10 +58,14 @@ class Clients:
         self.answers: list[tuple[float, str]] = []
         #: Of the streams: `finished`, `error frame` or `aborted`.
         self.streams: Counter[str] = Counter()
+        path, body = LONG[0]
+        #: What every stream says that nothing has disturbed.
+        self._whole = post(address, path, body).json()["choices"][0]["text"]
         begun = threading.Semaphore(0)
         self._threads = [threading.Thread(target=self._ask, daemon=True) for _ in range(ASKING)]
         self._readers = [
-            threading.Thread(target=self._read, args=(begun,), daemon=True) for _ in range(STREAMS)
+            threading.Thread(target=self._read, args=(begun, *LONG[place % 2]), daemon=True)
+            for place in range(STREAMS)
         ]
         # First alone, so that each worker has half of them.
         for reader in self._readers:
@@ -78,20 +87,23 @@ class Clients:
                 outcome = "aborted"
             self.answers.append((time.monotonic(), outcome))
 
-    def _read(self, begun: threading.Semaphore) -> None:
+    def _read(self, begun: threading.Semaphore, path: str, body: dict[str, Any]) -> None:
+        said = ""
         try:
-            with closing(stream(self._address, "/v1/completions", LONG)) as opened:
-                events = opened.events()
-                last = next(events)
-                begun.release()
-                for event in events:
-                    if event == "[DONE]":
-                        self.streams["error frame" if "error" in json.loads(last) else "finished"] += 1
+            with closing(stream(self._address, path, body)) as opened:
+                for data in opened.events():
+                    if data == "[DONE]":
+                        break
+                    event = json.loads(data)
+                    if "error" in event:
+                        self.streams["error frame"] += 1
                         return
-                    last = event
+                    if not said:
+                        begun.release()
+                    said += event["text_output"] if "text_output" in event else event["choices"][0]["text"]
         except (OSError, http.client.HTTPException):
             pass
-        self.streams["aborted"] += 1
+        self.streams["finished" if said == self._whole else "aborted"] += 1
 
     def finish(self) -> None:
         """Ends the asking, and waits for the streams' ends."""
@@ -191,7 +203,7 @@ def test_a_killed_rank_ends_its_worker_which_is_restarted(start: Start) -> None:
     serving = start("serve", "--tp-size=2", *ports)
     serving.wait_until("all are ready", lambda: "Press Ctrl-C" in serving.log, START_S)
     gateway = address(serving)
-    with closing(stream(gateway, "/v1/completions", LONG)) as begun:
+    with closing(stream(gateway, *LONG[0])) as begun:
         events = begun.events()
         next(events)
         # Rank 0 is started first.

@@ -129,6 +129,11 @@ impl Named {
     pub fn is_at(&self, source: Option<Source>) {
         self.entry.source.send_replace(source);
     }
+
+    /// Where the request is; `None`: it is not sent yet.
+    pub fn source(&self) -> Option<Source> {
+        self.entry.source.borrow().clone()
+    }
 }
 
 impl Drop for Named {

@@ -3,6 +3,10 @@
 //!
 //! There are two ways. A server that can resume is sent what was generated, and brings what follows. Any other one
 //! gets the request anew, with the same seed; what it repeats is compared, and what is new continues.
+//!
+//! A server that leaves or is silent still has its requests. Another one gets such a request on trial: until it brings
+//! something new, the first server keeps the request and has it again if the other fails. So nothing is lost when a
+//! whole fleet ends at once.
 
 use std::pin::Pin;
 use std::task::Context;
@@ -90,6 +94,8 @@ pub enum Step<S, E> {
     Waits,
     /// Another server has it.
     Moved(S),
+    /// Another server has it on trial. The one that had it keeps it until [`Survival::is_on_trial`] ends.
+    Tried(S),
     /// It ends.
     Failed(E),
 }
@@ -124,6 +130,15 @@ impl std::fmt::Display for Report {
     }
 }
 
+/// A server that has a request which another one still has.
+#[derive(Debug)]
+struct Trial {
+    notice: Notice,
+    /// Tokens that it computes again.
+    tokens: usize,
+    since: Instant,
+}
+
 /// See the module. `E`: what the request's client reads of a failure.
 #[derive(Debug)]
 pub struct Survival<E> {
@@ -131,6 +146,7 @@ pub struct Survival<E> {
     limits: ResumeLimits,
     metrics: Resumes,
     cause: Option<Cause<E>>,
+    trial: Option<Trial>,
     since: Option<Instant>,
     retry: Option<Pin<Box<Sleep>>>,
     losses: u32,
@@ -150,6 +166,7 @@ impl<E> Survival<E> {
             limits,
             metrics,
             cause: None,
+            trial: None,
             since: None,
             retry: None,
             losses: 0,
@@ -173,6 +190,7 @@ impl<E> Survival<E> {
     /// Begins anew with a request of which nothing counts any more.
     pub fn restart(&mut self) {
         self.cause = None;
+        self.trial = None;
         self.retry = None;
     }
 
@@ -185,6 +203,12 @@ impl<E> Survival<E> {
     pub fn heard(&mut self, has_new: bool) {
         if has_new {
             self.fruitless = 0;
+        }
+        if let Some(trial) = self.trial.take_if(|_| has_new) {
+            let reason = Cause::<E>::Notice(trial.notice).reason();
+            self.moved(reason, trial.tokens);
+            // Until then its server had it.
+            self.since = Some(trial.since);
         }
         if has_new && std::mem::take(&mut self.is_paused) {
             let pause = self
@@ -200,6 +224,31 @@ impl<E> Survival<E> {
             self.retry = None;
             self.since = None;
         }
+    }
+
+    /// Whether the server that had the request before keeps it, because this one has brought nothing new.
+    pub fn is_on_trial(&self) -> bool {
+        self.trial.is_some()
+    }
+
+    /// Notes that the server on trial has failed the request: the one that kept it has it again. `reason`: why another
+    /// one may do better.
+    pub fn take_back(&mut self, reason: Option<RetryReason>) {
+        let Some(trial) = self.trial.take() else {
+            return;
+        };
+        if reason != Some(RetryReason::Full) {
+            self.losses += 1;
+            self.fruitless += 1;
+        }
+        if reason.is_some() && !self.has_lost_enough() {
+            self.cause = Some(Cause::Notice(trial.notice));
+            self.retry = Some(Box::pin(tokio::time::sleep(RETRY_EVERY)));
+        }
+    }
+
+    fn has_lost_enough(&self) -> bool {
+        self.losses > self.limits.most || self.fruitless >= FRUITLESS
     }
 
     /// Notes that another server generated something else, which ends the request.
@@ -223,7 +272,7 @@ impl<E> Survival<E> {
         }
         self.losses += 1;
         self.fruitless += 1;
-        if self.losses > self.limits.most || self.fruitless >= FRUITLESS {
+        if self.has_lost_enough() {
             self.metrics.failed.inc();
             return Err(error);
         }
@@ -291,11 +340,24 @@ impl<E> Survival<E> {
                 return self.give_up();
             }
             let reason = cause.reason();
+            let notice = match cause {
+                Cause::Notice(notice) => Some(*notice),
+                Cause::Lost(..) => None,
+            };
             let is_full = is_lost && reason == RetryReason::Full;
             match request.send(is_full) {
                 Ok(sent) => {
-                    self.moved(reason, tokens, now);
-                    return Step::Moved(sent);
+                    self.cause = None;
+                    let Some(notice) = notice else {
+                        self.moved(reason, tokens);
+                        return Step::Moved(sent);
+                    };
+                    self.trial = Some(Trial {
+                        notice,
+                        tokens,
+                        since: now,
+                    });
+                    return Step::Tried(sent);
                 }
                 Err(NotDispatched::NoWorker)
                     if is_lost && !is_full && waited >= ENDING && request.server_stays() =>
@@ -309,17 +371,13 @@ impl<E> Survival<E> {
         }
     }
 
-    fn moved(&mut self, reason: RetryReason, tokens: usize, now: Instant) {
+    fn moved(&mut self, reason: RetryReason, tokens: usize) {
         let labels = RetryLabels::from(reason);
         self.metrics.resumed.get_or_create(&labels).inc();
         self.metrics.tokens.inc_by(tokens as u64);
         self.report.times += 1;
         self.report.replayed += u32::from(self.way == Way::Replay);
         self.report.tokens += tokens;
-        if matches!(self.cause.take(), Some(Cause::Notice(_))) {
-            // Until now its server had it.
-            self.since = Some(now);
-        }
         self.is_paused = true;
     }
 

@@ -39,6 +39,16 @@ pub(crate) struct ActiveRequest {
     resumption: Option<Box<Resumption>>,
     /// Handles whose counts of the prompt are known from an earlier worker; empty: none.
     counted: Vec<bool>,
+    /// The worker that keeps the request while another one has it on trial.
+    former: Option<Box<Former>>,
+}
+
+/// What a worker still does for a request that another one has on trial.
+#[derive(Debug)]
+struct Former {
+    inbox: Arc<Inbox>,
+    handles: OpenHandles,
+    counted: Vec<bool>,
 }
 
 impl ActiveRequest {
@@ -64,6 +74,7 @@ impl ActiveRequest {
             record,
             resumption: resumption.map(Box::new),
             counted: Vec::new(),
+            former: None,
         }
     }
 
@@ -86,14 +97,16 @@ impl ActiveRequest {
         self.has_started = false;
         self.retry = None;
         self.counted.clear();
+        self.former = None;
         if let Some(resumption) = &mut self.resumption {
             resumption.restart();
         }
         self.record.restart();
     }
 
-    /// Continues with what was sent to another worker, which brings what follows.
-    fn go_on(&mut self, dispatched: Dispatched) {
+    /// Continues with what was sent to another worker, which brings what follows. Returns what had it until now; dropping
+    /// it stops what that worker may still be doing.
+    fn go_on(&mut self, dispatched: Dispatched) -> Former {
         let Dispatched { inbox, handles } = dispatched;
         let sequences = self.handles.sequences();
         let resumption = self.resumption.as_deref();
@@ -101,7 +114,7 @@ impl ActiveRequest {
             let mut members = group * sequences..(group + 1) * sequences;
             members.any(|choice| resumption.is_some_and(|resumption| resumption.has_begun(choice)))
         };
-        self.counted = (0..self.handles.count())
+        let counted = (0..self.handles.count())
             .map(|group| has_begun(group) || self.counted.get(group) == Some(&true))
             .collect();
         tracing::info!(
@@ -112,11 +125,38 @@ impl ActiveRequest {
             "request continues at another worker"
         );
         self.note_move(&handles);
-        self.inbox = inbox;
-        // Stops what the first worker may still be doing.
-        self.handles = handles;
         self.deltas.clear();
         self.retry = None;
+        Former {
+            inbox: std::mem::replace(&mut self.inbox, inbox),
+            handles: std::mem::replace(&mut self.handles, handles),
+            counted: std::mem::replace(&mut self.counted, counted),
+        }
+    }
+
+    /// Goes back to the worker that kept the request, if the one that failed it had it on trial.
+    fn take_back(&mut self) -> bool {
+        let Some((resumption, former)) = self.resumption.as_mut().zip(self.former.take()) else {
+            return false;
+        };
+        resumption.take_back(self.retry);
+        let Former {
+            inbox,
+            handles,
+            counted,
+        } = *former;
+        tracing::info!(
+            request_id = %self.record.request_id,
+            from = self.handles.worker(),
+            to = handles.worker(),
+            "request stays at its worker: the other one has failed it"
+        );
+        self.note_move(&handles);
+        self.inbox = inbox;
+        self.handles = handles;
+        self.counted = counted;
+        self.retry = None;
+        true
     }
 
     /// Notes which worker has it next, and what was wrong with the one that has it.
@@ -193,7 +233,13 @@ impl ActiveRequest {
             match self.poll_resumption(context) {
                 Resumed::Stays => {}
                 Resumed::Waits => return Poll::Pending,
-                Resumed::Moved(dispatched) => self.go_on(dispatched),
+                Resumed::Moved(dispatched) => {
+                    self.go_on(dispatched);
+                }
+                Resumed::Tried(dispatched) => {
+                    let former = self.go_on(dispatched);
+                    self.former.get_or_insert_with(|| Box::new(former));
+                }
                 Resumed::Failed(error) => {
                     self.record.failed(error.status());
                     return Poll::Ready(Err(error));
@@ -206,6 +252,17 @@ impl ActiveRequest {
             let deltas = std::mem::take(&mut self.deltas);
             let result = self.take(&deltas);
             self.deltas = deltas;
+            if let Some(resumption) = &mut self.resumption
+                && arrived.at.is_some()
+            {
+                resumption.heard();
+                if !resumption.is_on_trial() {
+                    self.former = None;
+                }
+            }
+            if result.is_err() && self.take_back() {
+                continue;
+            }
             let result = match (result, self.retry) {
                 (Err(error), Some(reason)) if self.survives() => {
                     match self.resumption.as_mut().map(|own| own.lose(error, reason)) {
@@ -215,13 +272,10 @@ impl ActiveRequest {
                 }
                 (result, _) => result,
             };
-            if let Some(resumption) = &mut self.resumption {
-                if arrived.at.is_some() {
-                    resumption.heard();
-                }
-                if let Some(notice) = arrived.notice.filter(|_| self.has_started) {
-                    resumption.notice(notice);
-                }
+            if let Some(resumption) = &mut self.resumption
+                && let Some(notice) = arrived.notice.filter(|_| self.has_started)
+            {
+                resumption.notice(notice);
             }
             let Some(at) = arrived.at else {
                 continue;

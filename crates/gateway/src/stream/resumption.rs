@@ -137,6 +137,16 @@ impl Resumption {
         self.survival.heard(std::mem::take(&mut self.has_new));
     }
 
+    /// Whether the worker that had the request before keeps it, because this one has brought nothing new.
+    pub(super) fn is_on_trial(&self) -> bool {
+        self.survival.is_on_trial()
+    }
+
+    /// Notes that the worker on trial has failed the request: the one that kept it has it again.
+    pub(super) fn take_back(&mut self, reason: Option<RetryReason>) {
+        self.survival.take_back(reason);
+    }
+
     /// Notes that the worker has failed the request.
     ///
     /// # Errors
@@ -177,7 +187,7 @@ impl Resumption {
             has_ended: &has_ended,
         };
         let step = self.survival.poll(context, &mut moving);
-        if matches!(step, Step::Moved(_)) && self.survival.way() == Way::Replay {
+        if matches!(step, Step::Moved(_) | Step::Tried(_)) && self.survival.way() == Way::Replay {
             self.generated.iter_mut().for_each(Generated::replay);
         }
         step

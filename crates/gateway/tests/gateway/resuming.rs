@@ -181,25 +181,49 @@ async fn each_choice_goes_on_by_itself_and_one_that_has_ended_does_not() {
 }
 
 #[tokio::test]
-async fn an_answer_in_one_piece_says_in_a_header_that_it_went_on() {
-    let (mut workers, gateway) = workers(&["--first-token-timeout-s", "60"]).await;
+async fn an_answer_in_one_piece_goes_on_from_its_last_token_and_says_so_in_a_header() {
+    let (mut workers, gateway) = workers(&[]).await;
     let body = chat(json!({}));
     let serve = async {
-        let (place, first) = either(&mut workers).await;
-        first.tokens(&tokens("one ")).await;
-        first.fail(Code::Unavailable, "shutting down").await;
-        let second = workers[1 - place].next_request().await;
-        assert_eq!(generated(&second.message), (tokens("one "), vec![4]));
-        second.finish(&tokens("two"), FinishReason::EndId).await;
+        // More losses than may follow each other without a token.
+        for said in 0..4 {
+            let (_, request) = either(&mut workers).await;
+            assert_eq!(generated(&request.message).0, tokens(&"abcd"[..said]));
+            request.tokens(&tokens(&"abcd"[said..=said])).await;
+            request.fail(Code::Unavailable, "shutting down").await;
+        }
+        let (_, last) = either(&mut workers).await;
+        last.tokens(&tokens("e")).await;
+        last.finish(&tokens("f"), FinishReason::EndId).await;
     };
     let (answer, ()) = tokio::join!(gateway.post(PATH, &body), serve);
-    assert_eq!(answer.json()["choices"][0]["message"]["content"], "one two");
-    assert_eq!(answer.json()["usage"]["completion_tokens"], 8);
+    assert_eq!(answer.json()["choices"][0]["message"]["content"], "abcdef");
+    assert_eq!(answer.json()["usage"]["completion_tokens"], 7);
     let header = answer.headers["x-inflight-resumed"].to_str().unwrap();
     assert!(
-        header.starts_with("times=1, replayed=0, tokens="),
+        header.starts_with("times=4, replayed=0, tokens="),
         "{header}"
     );
+}
+
+#[tokio::test]
+async fn tokens_of_an_answer_in_one_piece_come_early_only_where_that_helps() {
+    for (extra, fields, early) in [
+        (&[][..], json!({}), true),
+        (&["--max-resumes", "0"], json!({}), false),
+        (&[], json!({"logprobs": true}), true),
+    ] {
+        let ([mut worker], gateway) = workers(extra).await;
+        let serve = async {
+            let request = worker.next_request().await;
+            let inputs = Tensors::inputs(&request.message).unwrap();
+            let streaming = inputs.get("streaming").unwrap().values::<bool>();
+            assert_eq!(streaming.unwrap(), [early], "{extra:?} {fields}");
+            request.fail(Code::Internal, "enough").await;
+        };
+        let body = chat(fields.clone());
+        let (_, ()) = tokio::join!(gateway.post(PATH, &body), serve);
+    }
 }
 
 #[tokio::test]
@@ -228,16 +252,45 @@ async fn a_silent_workers_streams_go_on_elsewhere_and_what_it_says_later_changes
     let serve = async {
         let second = workers[1 - place].next_request().await;
         assert_eq!(generated(&second.message), (tokens("a"), vec![1]));
+        second.tokens(&tokens("b")).await;
         first.tokens(&tokens("too late")).await;
-        proxies[place].release();
-        let stop = workers[place].next_request().await;
-        assert_eq!((stop.stop, stop.handle), (true, first.handle));
-        second.finish(&tokens("b"), FinishReason::EndId).await;
+        second
     };
-    let (rest, ()) = tokio::join!(stream.rest(), serve);
-    events.extend(rest);
-    assert_eq!(text(&events, 0), "ab");
+    let (more, second) = tokio::join!(until(&mut stream, "\"b\""), serve);
+    events.extend(more);
+    proxies[place].release();
+    let stop = workers[place].next_request().await;
+    assert_eq!((stop.stop, stop.handle), (true, first.handle));
+    second.finish(&tokens("c"), FinishReason::EndId).await;
+    events.extend(stream.rest().await);
+    assert_eq!(text(&events, 0), "abc");
     assert!(counts(&gateway, "resumes_total{reason=\"silent\"} 1").await);
+}
+
+/// A file of workers, as an operator changes it.
+struct WorkerFile(std::path::PathBuf);
+
+impl WorkerFile {
+    fn new(name: &str) -> Self {
+        let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&directory).unwrap();
+        Self(directory)
+    }
+
+    fn write<'a>(&self, workers: impl IntoIterator<Item = &'a ScriptedWorker>) {
+        let lines = workers.into_iter().map(|one| format!("{}\n", one.address));
+        // As a whole, or the gateway may read half of it.
+        let new = self.0.join("new");
+        std::fs::write(&new, lines.collect::<String>()).unwrap();
+        std::fs::rename(&new, self.0.join("workers")).unwrap();
+    }
+
+    async fn gateway(&self) -> Gateway {
+        let file = self.0.join("workers");
+        let option = ["--worker-file", file.to_str().unwrap()];
+        let gateway = Gateway::start(&[], &option).await.ready().await;
+        gateway.all_ready().await
+    }
 }
 
 #[tokio::test]
@@ -246,28 +299,9 @@ async fn a_worker_that_is_taken_out_hands_its_streams_over_unless_it_is_the_only
         ScriptedWorker::start(resuming_model()).await,
         ScriptedWorker::start(resuming_model()).await,
     ];
-    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("resuming");
-    std::fs::create_dir_all(&directory).unwrap();
-    let file = directory.join("workers");
-    let addresses = workers.each_ref().map(|worker| worker.address.to_string());
-    let write = |addresses: &[&String]| {
-        let lines: String = addresses
-            .iter()
-            .map(|address| format!("{address}\n"))
-            .collect();
-        // As a whole, or the gateway may read half of it.
-        let new = directory.join("new");
-        std::fs::write(&new, lines).unwrap();
-        std::fs::rename(&new, &file).unwrap();
-    };
-    write(&[&addresses[0], &addresses[1]]);
-    let option = ["--worker-file", file.to_str().unwrap()];
-    let gateway = Gateway::start(&[], &option)
-        .await
-        .ready()
-        .await
-        .all_ready()
-        .await;
+    let file = WorkerFile::new("resuming");
+    file.write(&workers);
+    let gateway = file.gateway().await;
     let mut client = Client::connect(gateway.address).await;
     let body = chat(json!({"stream": true}));
     let serve = async {
@@ -276,19 +310,60 @@ async fn a_worker_that_is_taken_out_hands_its_streams_over_unless_it_is_the_only
         (place, first)
     };
     let (mut stream, (place, first)) = tokio::join!(client.open(PATH, &body), serve);
-    write(&[&addresses[1 - place]]);
+    file.write([&workers[1 - place]]);
     let second = workers[1 - place].next_request().await;
     assert_eq!(generated(&second.message), (tokens("a"), vec![1]));
+    second.tokens(&tokens("b")).await;
     let stop = workers[place].next_request().await;
     assert_eq!((stop.stop, stop.handle), (true, first.handle));
     // Now it is the only one; its stream stays where it is.
-    write(&[]);
-    second.tokens(&tokens("b")).await;
+    file.write([]);
     tokio::time::sleep(Duration::from_millis(600)).await;
     second.finish(&tokens("c"), FinishReason::EndId).await;
     let events = stream.rest().await;
     assert_eq!(text(&events, 0), "abc");
     assert!(counts(&gateway, "resumes_total{reason=\"leaving\"} 1").await);
+}
+
+#[tokio::test]
+async fn a_worker_that_leaves_keeps_its_stream_until_another_one_brings_something() {
+    for code in [
+        Some(Code::Unavailable),
+        Some(Code::ResourceExhausted),
+        Some(Code::Internal),
+        None,
+    ] {
+        let mut workers = [
+            ScriptedWorker::start(resuming_model()).await,
+            ScriptedWorker::start(resuming_model()).await,
+        ];
+        let file = WorkerFile::new("keeping");
+        file.write(&workers);
+        let gateway = file.gateway().await;
+        let mut client = Client::connect(gateway.address).await;
+        let body = chat(json!({"stream": true}));
+        let serve = async {
+            let (place, first) = either(&mut workers).await;
+            first.tokens(&tokens("a")).await;
+            (place, first)
+        };
+        let (mut stream, (place, first)) = tokio::join!(client.open(PATH, &body), serve);
+        file.write([&workers[1 - place]]);
+        let other = &mut workers[1 - place];
+        let tried = other.next_request().await;
+        // It still goes on where it is, and nothing of that is lost or comes twice.
+        first.tokens(&tokens("b")).await;
+        match code {
+            Some(code) => tried.fail(code, "it ends as well").await,
+            None => other.kill(),
+        }
+        let mut events = until(&mut stream, "\"b\"").await;
+        first.finish(&tokens("c"), FinishReason::EndId).await;
+        events.extend(stream.rest().await);
+        assert_eq!(text(&events, 0), "abc", "{code:?}");
+        assert!(!counts(&gateway, "resumes_total{reason=\"leaving\"} 1").await);
+        assert!(counts(&gateway, "resumes_failed_total 0").await);
+    }
 }
 
 #[tokio::test]

@@ -20,6 +20,8 @@ use super::said::{Taken, cut};
 use super::streams::Responses;
 use super::{Open, given_up, in_band, lost};
 use crate::delivery::{CallContext, GivenUp, retry_reason};
+use crate::metrics::RetryReason;
+use crate::stops::Source;
 use crate::survival::{Report, Step, Way};
 
 /// How long a server may take to close a stream after its last response.
@@ -47,10 +49,20 @@ pub struct ForwardStream {
     open: Open,
     /// `None`: it ends with its server.
     begun: Option<Box<Begun>>,
+    /// The server that keeps the request while another one has it on trial.
+    former: Option<Box<Former>>,
     /// Asked only once one has come, and not with every response.
     events: FuturesUnordered<BoxFuture<'static, Event>>,
     /// Holds the request's place.
     context: CallContext,
+}
+
+/// What a server still does for a request that another one has on trial.
+struct Former {
+    rest: Option<Responses>,
+    open: Open,
+    /// Where a stop goes.
+    source: Option<Source>,
 }
 
 impl ForwardStream {
@@ -69,6 +81,7 @@ impl ForwardStream {
             is_final: false,
             open,
             begun: begun.map(Box::new),
+            former: None,
             events: std::iter::once(ended.map(Event::Ended).boxed()).collect(),
             context,
         };
@@ -152,9 +165,15 @@ impl ForwardStream {
         let taken = match taken {
             Err(damaged) => return self.fail(damaged),
             Ok(Err(failed)) => {
+                let reason = retry_reason(failed.code());
+                if self.take_back(reason) {
+                    return Poll::Pending;
+                }
+                let Some(begun) = &mut self.begun else {
+                    return self.fail(failed);
+                };
                 // Passed on as it came, unless it may continue elsewhere.
                 let is_over = begun.is_over();
-                let reason = retry_reason(failed.code());
                 let lose = |reason| begun.survival.lose(failed, reason, is_over).is_ok();
                 return match reason.is_some_and(lose) {
                     true => {
@@ -169,7 +188,10 @@ impl ForwardStream {
         match taken {
             Taken::Differs => begun.survival.differs(),
             Taken::Repeated => begun.survival.heard(false),
-            Taken::New | Taken::Partly(_) => begun.survival.heard(true),
+            Taken::New | Taken::Partly(_) => {
+                begun.survival.heard(true);
+                self.former = None;
+            }
         }
         if !begun.said.can_continue() {
             self.begun = None;
@@ -194,7 +216,11 @@ impl ForwardStream {
     fn lose(&mut self, status: Status) -> Next {
         self.rest = None;
         let status = lost(status);
-        let Some((begun, reason)) = self.begun.as_mut().zip(retry_reason(status.code())) else {
+        let reason = retry_reason(status.code());
+        if self.take_back(reason) {
+            return Poll::Pending;
+        }
+        let Some((begun, reason)) = self.begun.as_mut().zip(reason) else {
             return self.fail(status);
         };
         let is_over = begun.is_over();
@@ -204,9 +230,32 @@ impl ForwardStream {
         }
     }
 
+    /// Goes back to the server that kept the request, if the one that failed it had it on trial.
+    fn take_back(&mut self, reason: Option<RetryReason>) -> bool {
+        let Some((begun, former)) = self.begun.as_mut().zip(self.former.take()) else {
+            return false;
+        };
+        let Former { rest, open, source } = *former;
+        begun.take_back(&open, reason);
+        if let Some(named) = &self.context.named {
+            named.is_at(source);
+        }
+        tracing::info!(
+            request_id = %self.context.request_id,
+            from = %self.open.slot.address,
+            to = %open.slot.address,
+            "request stays at its worker: the other one has failed it"
+        );
+        self.rest = rest;
+        self.open = open;
+        self.listen();
+        true
+    }
+
     fn fail(&mut self, status: Status) -> Next {
         self.rest = None;
         self.begun = None;
+        self.former = None;
         self.context.trace.code(status.code());
         Poll::Ready(Some(Err(status)))
     }
@@ -217,6 +266,8 @@ impl ForwardStream {
             .begun
             .as_mut()
             .filter(|begun| begun.survival.is_due())?;
+        let named = self.context.named.as_ref();
+        let source = named.and_then(|named| named.source());
         match begun.poll(context, &self.open, &self.context) {
             Step::Stays => None,
             Step::Waits => Some(Poll::Pending),
@@ -224,6 +275,16 @@ impl ForwardStream {
                 // Dropping the first stops what its server may still be doing.
                 self.rest = Some(rest);
                 self.open = open;
+                self.listen();
+                None
+            }
+            Step::Tried((rest, open)) => {
+                let former = Former {
+                    rest: self.rest.replace(rest),
+                    open: std::mem::replace(&mut self.open, open),
+                    source,
+                };
+                self.former.get_or_insert_with(|| Box::new(former));
                 self.listen();
                 None
             }

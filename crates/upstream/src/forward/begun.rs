@@ -19,6 +19,7 @@ use super::{Forward, Open, given_up};
 use crate::delivery::{CallContext, GivenUp};
 use crate::dispatch::NotDispatched;
 use crate::inbox::Notice;
+use crate::metrics::RetryReason;
 use crate::pool::Pool;
 use crate::slot::WorkerSlot;
 use crate::survival::{Mover, Step, Survival, Way};
@@ -82,6 +83,14 @@ impl Begun {
         })
     }
 
+    /// Goes back to the server that kept the request, because the one on trial has failed it.
+    pub(super) fn take_back(&mut self, open: &Open, reason: Option<RetryReason>) {
+        if self.said.is_empty() {
+            self.weights.clone_from(&open.generator.weights);
+        }
+        self.survival.take_back(reason);
+    }
+
     /// Whether the gateway ends.
     pub(super) fn is_over(&self) -> bool {
         *self.forward.interrupted.borrow()
@@ -124,7 +133,7 @@ impl Begun {
             call,
         };
         let step = survival.poll(context, &mut moving);
-        if let Step::Moved((_, open)) = &step {
+        if let Step::Moved((_, open)) | Step::Tried((_, open)) = &step {
             if said.is_empty() {
                 weights.clone_from(&open.generator.weights);
             }
