@@ -3,7 +3,8 @@
 //!
 //! The reader appends under a lock that is uncontended but for a swap; the consumer swaps the filled
 //! deltas with its own empty ones, so buffers are reused and a token costs four bytes and no
-//! allocation. What can pile up is bounded by the request's own max_tokens times its choices.
+//! allocation. What can pile up is bounded by the request's own max_tokens times its choices. A consumer
+//! that only needs the whole is woken at the end, and has what came until then when its server is lost.
 
 use std::task::{Context, Poll, Waker};
 
@@ -115,8 +116,10 @@ struct State {
     deltas: Deltas,
     notice: Option<Notice>,
     waker: Option<Waker>,
-    /// When the oldest unread delta arrived.
+    /// When the oldest unread delta arrived; the newest where it gathers.
     unread_since: Option<Instant>,
+    /// Whether the consumer is woken only for what ends a choice or a handle.
+    gathers: bool,
 }
 
 /// Output on its way to one client.
@@ -138,11 +141,22 @@ impl Inbox {
         now: Instant,
     ) -> Option<Waker> {
         let mut state = self.state.lock();
+        let has_failed = details.as_ref().is_some_and(|it| it.error.is_some());
+        let ends = last_of_handle || has_failed || finish != FinishReason::NotFinished;
         state
             .deltas
             .push(choice, tokens, finish, last_of_handle, details);
+        if state.gathers {
+            state.unread_since = Some(now);
+            return state.waker.take_if(|_| ends);
+        }
         state.unread_since.get_or_insert(now);
         state.waker.take()
+    }
+
+    /// From now on, wakes the consumer only for what ends a choice or a handle, and for notices.
+    pub fn gather(&self) {
+        self.state.lock().gathers = true;
     }
 
     /// Leaves a notice behind what waits. Returns the consumer's waker if it waits.
@@ -171,9 +185,10 @@ impl Inbox {
         Poll::Ready(Arrived { at, notice })
     }
 
-    /// When the oldest unread delta arrived; `None` when all is read.
+    /// When the oldest unread delta arrived; `None` when all is read, or nobody means to read it yet.
     pub fn unread_since(&self) -> Option<Instant> {
-        self.state.lock().unread_since
+        let state = self.state.lock();
+        state.unread_since.filter(|_| !state.gathers)
     }
 }
 
@@ -217,6 +232,45 @@ mod tests {
         assert_eq!(ends, [(0, 3), (1, 4), (0, 5)]);
         assert_eq!(deltas.tokens, [1, 2, 3, 9, 4]);
         assert_eq!(inbox.unread_since(), None);
+    }
+
+    #[test]
+    fn a_consumer_of_the_whole_is_woken_at_the_end_and_has_not_stalled_until_then() {
+        let count = Arc::new(Count(AtomicUsize::new(0)));
+        let waker = Waker::from(Arc::clone(&count));
+        let mut context = Context::from_waker(&waker);
+        let mut deltas = Deltas::default();
+        let inbox = Inbox::default();
+        inbox.gather();
+        assert!(inbox.poll_take(&mut context, &mut deltas).is_pending());
+        let first = Instant::now();
+        let later = first + std::time::Duration::from_secs(1);
+        let open = FinishReason::NotFinished;
+        for (token, now) in [(1, first), (2, later)] {
+            assert!(inbox.append(0, &[token], open, false, None, now).is_none());
+        }
+        assert_eq!(inbox.unread_since(), None);
+        let error = Some(Box::new(DeltaDetails {
+            error: Some((Code::Unavailable, String::new())),
+            ..DeltaDetails::default()
+        }));
+        assert!(inbox.append(0, &[], open, false, error, later).is_some());
+        let arrived = Arrived {
+            at: Some(later),
+            notice: None,
+        };
+        let taken = inbox.poll_take(&mut context, &mut deltas);
+        assert_eq!(taken, Poll::Ready(arrived));
+        assert_eq!(deltas.tokens, [1, 2]);
+        for (finish, last) in [(FinishReason::EndId, false), (open, true)] {
+            deltas.clear();
+            assert!(inbox.poll_take(&mut context, &mut deltas).is_pending());
+            assert!(inbox.append(0, &[3], finish, last, None, later).is_some());
+            assert!(inbox.poll_take(&mut context, &mut deltas).is_ready());
+        }
+        deltas.clear();
+        assert!(inbox.poll_take(&mut context, &mut deltas).is_pending());
+        assert!(inbox.notify(Notice::Leaving).is_some());
     }
 
     #[test]

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use super::deadline::deadline;
 use super::locate::Located;
 use super::prompt::PreparedPrompt;
+use super::resuming::wants_tokens_early;
 use crate::admission::{Admitted, BodyMemory, Work};
 use crate::client::{Client, Owner};
 use crate::images::{Files, Wanted};
@@ -281,7 +282,10 @@ impl Received {
             let files = state.images.collect(&state.admission, client, wanted);
             prepared.add_images(files.await?);
         }
-        if state.first_token_timeout.is_some() && prepared.model.served.triton().is_none() {
+        let wants_first = state.first_token_timeout.is_some();
+        if prepared.model.served.triton().is_none()
+            && (wants_first || wants_tokens_early(state, &prepared))
+        {
             // Otherwise the first token of an answer in one piece arrives with its last.
             for prompt in &mut prepared.prompts {
                 prompt.params.streaming = prompt.params.beams().is_none();

@@ -47,6 +47,12 @@ pub(super) fn resumption(
     ))
 }
 
+/// Whether tokens are wanted as they come though the client gets all of them at once: an answer whose worker is lost
+/// continues then, and does not begin anew.
+pub(super) fn wants_tokens_early(state: &AppState, prepared: &Prepared) -> bool {
+    state.resume_limits.most > 0 && way(prepared) == Some(Way::Resume)
+}
+
 /// How the model's workers bring what follows; `None`: what another one generates has nothing to do with it.
 fn way(prepared: &Prepared) -> Option<Way> {
     let served = &prepared.model.served;

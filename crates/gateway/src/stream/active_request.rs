@@ -219,6 +219,9 @@ impl ActiveRequest {
     /// The request failed.
     pub(crate) async fn wait_for_end(&mut self) -> Result<(), ApiError> {
         while !self.is_done() {
+            if !self.choices.iter().any(Choice::wants_each_token) {
+                self.inbox.gather();
+            }
             poll_fn(|context| self.poll_output(context)).await?;
         }
         Ok(())
