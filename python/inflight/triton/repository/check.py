@@ -10,6 +10,7 @@ from typing import Any
 from inflight.errors import UserMistake
 from inflight.options import instance_lists
 from inflight.triton.repository import executor_options
+from inflight.triton.repository import llmapi_check as llmapi
 from inflight.triton.repository.create import NEEDED_EMPTY, tensors
 from inflight.triton.repository.fill import PLACEHOLDER, is_optional
 from inflight.triton.repository.options import parameters, validated
@@ -55,6 +56,10 @@ def check(directory: Path) -> list[Problem]:
             models[name] = config
     for name, config in models.items():
         role = role_of(name)
+        if llmapi.is_llmapi(_types(config, "input"), directory / name):
+            problems += [Problem(name, what) for what in _model(name, None, config, directory / name)]
+            problems += _llmapi(name, config, directory / name)
+            continue
         problems += [Problem(name, what) for what in _model(name, role, config, directory / name)]
         problems += [Problem(name, what, is_note=True) for what in _former(role, config)]
         if role == "ensemble":
@@ -62,6 +67,22 @@ def check(directory: Path) -> list[Problem]:
         elif role == "tensorrt_llm_bls":
             problems += [Problem(name, what) for what in _bls(config, models, set(found))]
     return problems
+
+
+def _llmapi(name: str, config: Message, folder: Path) -> list[Problem]:
+    """What is wrong with TensorRT-LLM's llmapi model."""
+    policy = one(config, "model_transaction_policy")
+    said = one(policy, "decoupled") if isinstance(policy, dict) else None
+    counts = [one(group, "count", 1) for group in _messages(config, "instance_group")]
+    read = llmapi.Config(
+        backend=one(config, "backend"),
+        max_batch_size=one(config, "max_batch_size"),
+        decoupled=said if isinstance(said, bool) else None,
+        parameters=parameters_of(config),
+        instances=sum(count for count in counts if isinstance(count, int)) or 1,
+    )
+    found = llmapi.check(read, _types(config, "input"), _types(config, "output"), folder)
+    return [Problem(name, what, is_note=is_note) for what, is_note in found]
 
 
 def role_of(name: str) -> str | None:
