@@ -26,8 +26,10 @@ from inflight.triton.repository.check import (
     parameters_of,
     read,
     role_of,
+    types_of,
 )
 from inflight.triton.repository.executor_options import is_default
+from inflight.triton.repository.llmapi_check import is_llmapi
 from inflight.triton.repository.options import options
 from inflight.triton.repository.parameters import FORMER, PARAMETERS, REFUSED
 from inflight.triton.repository.pbtxt import Message
@@ -114,6 +116,11 @@ def models_of(old: Path) -> dict[str, tuple[str, Message]]:
             f"`{old}` has no `tensorrt_llm/config.pbtxt`", "pass the directory of a model repository"
         )
     name, core = found["tensorrt_llm"]
+    if is_llmapi(types_of(core, "input"), old / name):
+        raise UserMistake(
+            f"`{name}` is TensorRT-LLM's llmapi model already, which needs no engine",
+            f"serve it with `inflight serve {old}`",
+        )
     backend = one(core, "backend", "tensorrtllm")
     if backend not in ("tensorrtllm", UNFILLED) and parameters_of(core).get("executor"):
         raise UserMistake(

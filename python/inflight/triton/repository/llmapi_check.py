@@ -192,7 +192,7 @@ def _checkpoint(model: Any, arguments: Mapping[str, Any]) -> Iterator[Found]:
 
 
 def _instances(held: Mapping[str, Any], config: Config) -> Iterator[Found]:
-    """Several instances need GPUs of their own, as many as the model is split over."""
+    """Several instances need separate GPUs, each as many as the model is split over."""
     devices = config.parameters.get("gpu_device_ids", "")
     if config.instances == 1:
         if devices:
