@@ -95,7 +95,12 @@ def test_serve_answers_openai_clients_from_a_model_yaml(start: Start, tmp_path: 
 def started(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> LaunchPlan:
     """The plan with which `inflight serve ARGUMENTS` would start its processes."""
     plans: list[LaunchPlan] = []
-    monkeypatch.setattr(run, "supervise", lambda plan, *_, **__: plans.append(plan) or 0)
+
+    def supervise(plan: LaunchPlan, _report: object, **_: object) -> int:
+        plans.append(plan)
+        return 0
+
+    monkeypatch.setattr(run, "supervise", supervise)
     monkeypatch.setattr("inflight.executors.require", lambda _: None)
     ports = ("--port=0", "--grpc-port=0", "--metrics-port=0")
     result = CliRunner().invoke(inflight, ["serve", *ports, *map(str, arguments)], catch_exceptions=False)
@@ -131,6 +136,7 @@ def test_what_is_found_is_the_checkpoint(
     repository = write()
     model = repository / "tensorrt_llm"
     file = model / "1" / "model.yaml"
+    monkeypatch.setattr("inflight.executors.require", lambda _: "1.2.1")
     for path in (repository, model, model / "1", file):
         found = find_model(str(path), None, weights=True, executor="tensorrt_llm")
         assert (found.directory, found.file, found.served_name) == (tmp_path / "small", file, "small")
@@ -144,6 +150,16 @@ def test_what_is_found_is_the_checkpoint(
     (model / "10" / "other.yaml").write_text(file.read_text())
     monkeypatch.setenv("LLM_CONFIG_PATH", "other.yaml")
     assert llmapi.find(repository) == model / "10" / "other.yaml"
+
+
+def test_without_the_package_the_checkpoint_is_named(tmp_path: Path, write: Write) -> None:
+    result = CliRunner().invoke(inflight, ["serve", str(write())])
+    assert result.exit_code == 2
+    said = " ".join(result.output.split())
+    assert (
+        "is for TensorRT-LLM: the executor `tensorrt_llm` needs TensorRT-LLM, which is not installed" in said
+    )
+    assert f"or pass the checkpoint itself, `{tmp_path / 'small'}`, as MODEL" in said
 
 
 def test_another_executor_serves_only_what_has_no_arguments(write: Write) -> None:
@@ -197,7 +213,7 @@ def test_two_files_of_arguments_are_refused_and_those_of_the_worker_pass(
         enable_iter_perf_stats=True, num_postprocess_workers=0, logits_post_processors={"ban": "mine:ban"}
     )
     found = find_model(str(file), None, weights=True, executor="tensorrt_llm")
-    with pytest.raises(UserMistake, match="`llm_args` is `x.yaml`, and the model is served with"):
+    with pytest.raises(UserMistake, match="and the model is served with the arguments in"):
         found.executor_options({"llm_args": "x.yaml"})
     chosen = found.executor_options({"max_seq_len": "32"})
     assert chosen == {"max_seq_len": "32", "llm_args": str(found.file)}

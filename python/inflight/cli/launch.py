@@ -203,14 +203,14 @@ def _require_models(topology: Topology) -> str:
 
 
 def _require_ranks(model: Model, file: Path) -> None:
-    """Refuses a `model.yaml` with more GPUs than the topology plans for its workers."""
+    """Refuses a `model.yaml` for several GPUs where the topology plans one for each worker."""
     from inflight.errors import UserMistake
     from inflight.model import llmapi
 
     held = llmapi.read(file)
     for key, name in (("tp_size", "tensor_parallel_size"), ("pp_size", "pipeline_parallel_size")):
         planned, wanted = getattr(model, key), held.size(name)
-        if planned != wanted:
+        if planned == 1 and wanted > 1:
             raise UserMistake(
                 f"`{key}` is `{planned}`, and `{name}` in `{file}` is `{wanted}`",
                 f"set `{key}` to `{wanted}`",

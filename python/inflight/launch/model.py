@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from inflight import executors
 from inflight.errors import UserMistake
 from inflight.executors.tensorrt_llm.engine_directory import is_encoder_decoder
 from inflight.launch import hub
@@ -138,10 +139,23 @@ def find_model(
 
 
 def executor_for(model: str | None, executor: str, *, is_chosen: bool) -> str:
-    """The executor of MODEL: `executor` where the user chose it, or where nothing else is right."""
+    """The executor of MODEL: `executor` where the user chose it, or MODEL is for any; TensorRT-LLM for its
+    llmapi model. Raises `UserMistake` where that is not installed.
+    """
     if is_chosen or model is None or hub.is_hub_id(model):
         return executor
-    return executor if llmapi.find(Path(model).expanduser()) is None else TENSORRT_LLM
+    file = llmapi.find(Path(model).expanduser())
+    if file is None:
+        return executor
+    try:
+        executors.require(TENSORRT_LLM)
+    except UserMistake as error:
+        raise UserMistake(
+            f"`{file}` is for TensorRT-LLM: {error.what}",
+            f"{error.remedy}; or pass the checkpoint itself, `{llmapi.read(file).name}`, as MODEL, which the"
+            f" executor `{executor}` serves",
+        ) from error
+    return TENSORRT_LLM
 
 
 def _of_llmapi(file: Path, served_name: str | None, *, weights: bool, executor: str | None) -> Model:

@@ -111,6 +111,6 @@ def _refuse_repository(directory: Path) -> None:
     is_llmapi = any(next(directory.glob(depth), None) is not None for depth in depths)
     raise UserMistake(
         f"`{directory}` is {what}, not a checkpoint or engine",
-        f"check it with `inflight repository check {shlex.quote(str(repository))}`, or pass the directory that"
-        f" {'`model` in its `model.yaml`' if is_llmapi else 'its `gpt_model_path`'} names",
+        f"check it with `inflight repository check {shlex.quote(str(repository))}`, or pass the directory"
+        f" that {'`model` in its `model.yaml`' if is_llmapi else 'its `gpt_model_path`'} names",
     )

@@ -91,7 +91,10 @@ def _tensors(
 
 
 def _code(folder: Path) -> Iterator[Found]:
-    version = next((path.parent for path in sorted(folder.glob(f"[1-9]*/{CODE}"))), None)
+    path = of_model(folder)
+    # The version that Triton loads, or any where that is not known.
+    versions = [path.parent] if path is not None else sorted(folder.glob("[1-9]*"))
+    version = next((one for one in versions if (one / CODE).is_file()), None)
     if version is None:
         yield f"`1/{CODE}` is missing, without which Triton does not load the model: {_COPY}", False
         return
