@@ -412,6 +412,22 @@ def _from_file(file: Path) -> dict[str, str]:
 )
 @click.option("--mpirun", metavar="PATH", default="mpirun", show_default=True, help="Open MPI's launcher")
 @click.option("--oversubscribe", is_flag=True, help="More ranks than slots, as some Slurm jobs need")
+@click.option("--no-mpi", "--no_mpi", is_flag=True, help="Refuse more ranks than one, which need mpirun")
+@click.option(
+    "--trtllm-llmapi-launch",
+    "--trtllm_llmapi_launch",
+    "llmapi_launch",
+    is_flag=True,
+    help="TensorRT-LLM's launcher in front of every rank: only rank 0 is a tritonserver then",
+)
+@click.option(
+    "--exit-timeout",
+    "--exit_timeout",
+    "exit_timeout_s",
+    type=click.IntRange(0),
+    metavar="SECONDS",
+    help="How long tritonserver itself waits for its requests at its end  [default: its own]",
+)
 @click.option("-f", "--force", is_flag=True, help="Start although another tritonserver is running")
 @click.option(
     "--drain-timeout-s",
