@@ -124,6 +124,17 @@ def test_a_name_on_the_hub_and_a_prefix_are_written_as_they_are(
     assert "must be a directory" not in run("check", "out").output
 
 
+def test_what_a_build_wrote_is_taken_over_and_another_tokenizer_is_written(tmp_path: Path) -> None:
+    build = tmp_path / "build"
+    shutil.copytree(DEMO_DIRECTORY, build)
+    (build / "llm_args.json").write_text('{"max_batch_size": 16, "kv_cache_config": {"dtype": "fp8"}}')
+    command = ("create", build, "--output", tmp_path / "out", "--backend=llmapi")
+    assert run(*command, "--set=max_batch_size=8", f"--tokenizer-dir={DEMO_DIRECTORY}").exit_code == 0
+    held = yaml.safe_load((tmp_path / "out" / "tensorrt_llm" / "1" / "model.yaml").read_text())
+    assert (held["max_batch_size"], held["kv_cache_config"]) == (8, {"dtype": "fp8"})
+    assert (held["model"], held["tokenizer"]) == (str(build), str(DEMO_DIRECTORY))
+
+
 def test_a_file_of_arguments_is_merged_and_checked(tmp_path: Path) -> None:
     file = tmp_path / "extra.yaml"
     file.write_text(
@@ -164,6 +175,10 @@ def test_a_file_of_arguments_is_merged_and_checked(tmp_path: Path) -> None:
         (["--set=gpu_device_ids=0,1"], "set `CUDA_VISIBLE_DEVICES`"),
         (["--decoupled=perhaps"], "`decoupled_mode` is `perhaps`, but must be true or false"),
         (["--set=tensor_parallel_size=none"], "`tensor_parallel_size` must be"),
+        (
+            ["--tokenizer-dir=/nowhere"],
+            "`/nowhere` is not a directory",
+        ),
         (
             ["--sources=/nowhere"],
             "`--sources /nowhere` has no `triton_backend/all_models/llmapi/tensorrt_llm",
@@ -229,6 +244,12 @@ CONFIG = "config.pbtxt"
             "a directory or a name on the Hub (ORG/NAME), got",
         ),
         (YAML, f"model: {DEMO_DIRECTORY}", "model: ENGINE", "an engine; set it to the engine's checkpoint"),
+        (
+            YAML,
+            "backend: pytorch",
+            "tokenizer: /nowhere/x",
+            "`tokenizer` in `1/model.yaml` must be a directory",
+        ),
         (YAML, "decoupled: true", "decoupled: false", "`decoupled` is `true`, but `false` in `1/model.yaml`"),
         (
             YAML,

@@ -80,16 +80,22 @@ def test_a_worker_serves_the_folder_with_its_arguments(
     "`launch_triton_server.py --model_repo=llmapi_repo`, for the llmapi model",
     "`inflight serve llmapi_repo`, or its `model.yaml`",
 )
-def test_serve_answers_openai_clients_from_a_model_yaml(start: Start, tmp_path: Path, write: Write) -> None:
-    file = write(max_seq_len=64) / "tensorrt_llm" / "1" / "model.yaml"
+def test_serve_answers_openai_clients_from_what_create_writes(start: Start, tmp_path: Path) -> None:
+    checkpoint = checkpoint_with_tokenizer(tmp_path / "small")
+    command = ["create", str(checkpoint), "--output", str(tmp_path / "out"), "--backend=llmapi"]
+    made = CliRunner().invoke(inflight, ["repository", *command, "--set=max_seq_len=64"])
+    assert made.exit_code == 0, made.output
+    environment = write_double(tmp_path / "double")
     process = start(
-        "serve", str(file), "--port=0", "--grpc-port=0", "--metrics-port=0",
-        environment=write_double(tmp_path / "double"),
+        "serve", str(tmp_path / "out" / "tensorrt_llm" / "1" / "model.yaml"),
+        "--port=0", "--grpc-port=0", "--metrics-port=0", environment=environment,
     )  # fmt: skip
     http = wait_ready(process)
     answer = post(http, "/v1/completions", {"model": "small", "prompt": [8, 16], "max_tokens": 2})
     assert answer.status == 200, answer.body
     assert answer.json()["usage"]["completion_tokens"] == 2
+    held = json.loads(Path(environment["DOUBLE_ENGINES"]).read_text().splitlines()[-1])
+    assert (held["model"], held["max_seq_len"]) == (str(checkpoint), 64)
 
 
 def started(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> LaunchPlan:

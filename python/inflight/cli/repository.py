@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import tempfile
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -118,68 +116,15 @@ def create(
     given |= {FLAGS[flag]: value for flag, value in flags.items() if value is not None}
     if os.path.realpath(output) == os.path.realpath(directory):
         raise UserMistake(f"`--output {output}` is the model's own directory", "choose another directory")
+    from inflight.cli.repository_write import create as write
+    from inflight.cli.repository_write import create_llmapi
+
     if backend == "llmapi":
-        _create_llmapi(str(directory), output, given, sources, prefix=prefix, force=force)
+        create_llmapi(str(directory), output, given, sources, prefix=prefix, force=force)
         return
     if sources is not None:
         raise UserMistake("`--sources` has no effect without `--backend llmapi`", "leave it out")
-    from inflight.model.tokenizer import has_tokenizer
-    from inflight.triton.repository.create import create as write
-    from inflight.triton.repository.options import settings
-
-    if not directory.is_dir():
-        raise UserMistake(f"`{directory}` is not a directory", "pass the engine's or the model's directory")
-    where = str(directory.resolve())
-    given = {"engine_dir": where, **({"tokenizer_dir": where} if has_tokenizer(directory) else {}), **given}
-    if "tokenizer_dir" not in given:
-        raise UserMistake(
-            f"`{directory}` has no tokenizer", "pass the tokenizer's directory with `--tokenizer-dir`"
-        )
-    for name in ("engine_dir", "tokenizer_dir"):
-        if given[name]:
-            # Triton starts elsewhere.
-            given[name] = str(Path(given[name]).resolve())
-    write(output, backend, settings(given, backend), prefix=prefix, force=force)
-    start = shlex.join(["inflight", "repository", "serve", str(output)])
-    click.echo(f"wrote {output}; start it with `{start}`")
-
-
-def _create_llmapi(
-    model: str, output: Path, given: dict[str, str], sources: Path | None, *, prefix: str, force: bool
-) -> None:
-    """`create --backend llmapi`, for a checkpoint or a name on the Hub."""
-    from inflight.executors.tensorrt_llm import find_runtime
-    from inflight.launch import hub
-    from inflight.triton.repository.llmapi_create import create as write
-    from inflight.triton.repository.llmapi_options import settings
-    from inflight.triton.repository.llmapi_tables import CODE, FOLDERS, HELPERS, read_sources
-
-    if not hub.is_hub_id(model):
-        if not Path(model).is_dir():
-            raise UserMistake(
-                f"`{model}` is not a directory",
-                "pass a checkpoint's directory or its name on the Hub (ORG/NAME)",
-            )
-        # Triton starts elsewhere.
-        model = str(Path(model).resolve())
-        if find_runtime(Path(model)) == "engines":
-            raise UserMistake(
-                f"`{model}` is an engine, which the llmapi model does not run",
-                "pass the Hugging Face checkpoint that it was built from",
-            )
-    if given.get("tokenizer_dir"):
-        given["tokenizer_dir"] = str(Path(given["tokenizer_dir"]).resolve())
-    found = None if sources is None else read_sources(sources)
-    write(output, settings(model, given), found, prefix=prefix, force=force)
-    if found is not None:
-        start = shlex.join(["inflight", "repository", "serve", str(output)])
-        click.echo(f"wrote {output}; start it with `{start}`")
-        return
-    start = shlex.join(["inflight", "serve", str(output)])
-    click.echo(
-        f"wrote {output}; serve it with `{start}`. For Triton, copy {CODE} and {HELPERS} from"
-        f" {FOLDERS[0]}/1 of TensorRT-LLM's sources, or pass the sources with `--sources`"
-    )
+    write(directory, output, backend, given, prefix=prefix, force=force)
 
 
 @repository.command()
@@ -248,50 +193,9 @@ def convert(
     With --backend llmapi, NEW has the one model that NVIDIA's backend has kept, and clients change.
     Reports what becomes of every setting. Writes nothing while one needs your decision.
     """
-    if not (checkpoint / "config.json").is_file():
-        raise UserMistake(f"`{checkpoint}` has no `config.json`", "pass a Hugging Face checkpoint")
-    if os.path.realpath(old) == os.path.realpath(new):
-        raise UserMistake(f"`{new}` is the old repository", "choose another directory")
-    if sources is not None and backend != "llmapi":
-        raise UserMistake("`--sources` has no effect without `--backend llmapi`", "leave it out")
-    chosen, checkpoint = _pairs(pairs), checkpoint.resolve()
-    if backend == "llmapi":
-        from inflight.triton.repository.llmapi_convert import convert as plan
-    else:
-        from inflight.triton.repository.convert import convert as plan
-    found = plan(old, checkpoint, chosen)
-    for change in found.changes:
-        echo(f"{change.state:<8}  {change.model}: {change.name}: {change.what}")
-    write = _written_for(backend, checkpoint, dict(found.given), sources)
-    open_ = [change.name for change in found.changes if change.state == "ask"]
-    if open_ and not dry_run:
-        raise UserMistake(
-            f"your decision is needed for {', '.join(f'`{name}`' for name in open_)}",
-            "pass each with `--set NAME=VALUE`; nothing was written",
-        )
-    if dry_run:
-        return
-    write(new, force)
-    click.echo(f"wrote {new}; check it with `{shlex.join(['inflight', 'repository', 'check', str(new)])}`")
+    from inflight.cli.repository_write import convert as write
 
-
-def _written_for(
-    backend: str, checkpoint: Path, given: dict[str, str], sources: Path | None
-) -> Callable[[Path, bool], None]:
-    """What writes a converted repository; its options are checked before."""
-    if backend == "llmapi":
-        from inflight.triton.repository.llmapi_create import create as write_one
-        from inflight.triton.repository.llmapi_options import settings as of_llmapi
-        from inflight.triton.repository.llmapi_tables import read_sources
-
-        code = None if sources is None else read_sources(sources)
-        made = of_llmapi(str(checkpoint), given)
-        return lambda new, force: write_one(new, made, code, force=force)
-    from inflight.triton.repository.create import create as write_five
-    from inflight.triton.repository.options import settings
-
-    values = settings(given, "python")
-    return lambda new, force: write_five(new, "python", values, force=force)
+    write(old, new, checkpoint.resolve(), backend, sources, _pairs(pairs), dry_run=dry_run, force=force)
 
 
 @repository.command()

@@ -192,6 +192,9 @@ def _checkpoint(model: Any, arguments: Mapping[str, Any]) -> Iterator[Found]:
         return
     if runtime == "engines":
         yield f"`model` in `1/{FILE}` is `{model}`, an engine; set it to the engine's checkpoint", False
+    tokenizer = arguments.get("tokenizer")
+    if isinstance(tokenizer, str) and not hub.is_hub_id(tokenizer) and not Path(tokenizer).is_dir():
+        yield f"`tokenizer` in `1/{FILE}` must be a directory, got `{tokenizer}`", False
 
 
 def _instances(held: Mapping[str, Any], config: Config) -> Iterator[Found]:
