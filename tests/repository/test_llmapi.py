@@ -397,6 +397,14 @@ def test_a_repository_for_an_engine_becomes_the_one_model(tmp_path: Path) -> Non
     assert "is TensorRT-LLM's llmapi model" in said(again)
 
 
+def test_a_cache_that_was_not_reused_is_not_reused_either(tmp_path: Path) -> None:
+    old = old_repository(tmp_path, "--set=enable_kv_cache_reuse=false", engine=ENGINE)
+    result = run("convert", old, tmp_path / "new", "--model", DEMO_DIRECTORY, "--backend=llmapi")
+    assert lines(result)["tensorrt_llm: enable_kv_cache_reuse"] == "kept: `false`"
+    held = yaml.safe_load((tmp_path / "new" / "tensorrt_llm" / "1" / "model.yaml").read_text())
+    assert held["kv_cache_config"] == {"dtype": "fp8", "enable_block_reuse": False}
+
+
 def test_an_open_decision_writes_nothing(tmp_path: Path) -> None:
     old = old_repository(tmp_path)
     command = ("convert", old, tmp_path / "new", "--model", DEMO_DIRECTORY, "--backend=llmapi")

@@ -20,7 +20,7 @@ from inflight.triton.repository.pbtxt import Message
 
 #: Models that clients call, the likeliest first.
 _CALLED = ("ensemble", "tensorrt_llm_bls", "tensorrt_llm")
-#: What only prepares logits, which the model does not return.
+#: What an engine that gathers logits sets, which the model does not return.
 _LOGITS = frozenset({"enable_kv_cache_reuse", "gather_generation_logits"})
 
 _SAMPLING = "sampling_param_"
@@ -57,10 +57,12 @@ def convert(old: Path, checkpoint: Path, chosen: Mapping[str, str]) -> Conversio
     """
     models = models_of(old)
     found = without_engine(old, checkpoint, {})
+    kept = {change.name for change in found.changes if change.state == "kept" and change.model != "engine"}
+    dropped = {"tokenizer_dir", *(_LOGITS - kept)}
     given = {
         name: value
         for name, value in found.given.items()
-        if meaningless(name) is None and name not in _LOGITS and name != "tokenizer_dir"
+        if meaningless(name) is None and name not in dropped
     }
     if not has_tokenizer(checkpoint):
         given["tokenizer_dir"] = found.given["tokenizer_dir"]
