@@ -21,6 +21,7 @@ import pytest
 from inflight import _native
 from inflight.cli.app import inflight
 from inflight.cli.bench_requests import requests
+from support.fronted import LLMAPI
 from support.processes import INFLIGHT
 from support.servers import Server
 from test_documentation import CURRENT_PAGES, ROOT, tracked
@@ -250,8 +251,17 @@ def test_the_page_of_repositories_writes_and_checks_one(tmp_path: Path, model_di
         page, "inflight repository create", "inflight repository check", "inflight repository options"
     ):
         # What the reader replaces.
-        run(line.replace("MODEL_OR_ENGINE_DIR", str(model_directory)).replace("DIR", "repository"), tmp_path)
+        for word, value in {
+            "MODEL_OR_ENGINE_DIR": model_directory,
+            "CHECKPOINT": model_directory,
+            "TENSORRT_LLM": LLMAPI,
+            "REPO": "llmapi",
+            "DIR": "repository",
+        }.items():
+            line = line.replace(word, str(value))
+        run(line, tmp_path)
     assert (tmp_path / "repository" / "ensemble" / "config.pbtxt").exists()
+    assert (tmp_path / "llmapi" / "tensorrt_llm" / "1" / "model.yaml").exists()
 
 
 def test_the_page_of_builds_shows_the_plan_of_a_checkpoint(tmp_path: Path, model_directory: Path) -> None:

@@ -265,6 +265,13 @@ def test_a_triton_repository_is_told_with_the_command_that_checks_it(
     assert shell(*named[1].split()).code == 0
 
 
+def test_a_repository_of_the_llmapi_model_has_its_directory_elsewhere(shell: Shell) -> None:
+    made = shell("repository", "create", str(DEMO_DIRECTORY), "--output", "repository", "--backend=llmapi")
+    assert made.code == 0
+    for directory in ("repository", "repository/tensorrt_llm", "repository/tensorrt_llm/1"):
+        assert "that `model` in its `model.yaml` names" in shell("inspect", directory).errors
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -25,11 +25,18 @@ def triton(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> I
     """The created repository, llmapi beside it, and `broken`, which cannot be loaded."""
     scratch = tmp_path_factory.mktemp("triton")
     repository = create(model_directory, scratch / "repository")
+    made = (
+        create(model_directory, scratch / "one", "--backend=llmapi", f"--sources={LLMAPI}") / "tensorrt_llm"
+    )
     for name, directory in (("llmapi", model_directory), ("broken", scratch / "nothing")):
-        shutil.copytree(LLMAPI, repository / name)
-        config = repository / name / "config.pbtxt"
-        filled = config.read_text().replace("${tokenizer_dir}", str(directory))
-        config.write_text(filled.replace('name: "llmapi"', f'name: "{name}"'))
+        shutil.copytree(made, repository / name)
+        for file, before, after in (
+            ("config.pbtxt", 'name: "tensorrt_llm"', f'name: "{name}"'),
+            ("1/model.yaml", f"model: {model_directory}", f"model: {directory}"),
+        ):
+            path = repository / name / file
+            assert before in path.read_text()
+            path.write_text(path.read_text().replace(before, after))
     yield from hosted(repository, scratch, ["llmapi"])
 
 

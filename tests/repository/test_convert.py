@@ -12,10 +12,10 @@ from click.testing import CliRunner, Result
 
 from inflight.cli.app import inflight
 from inflight.launch.model import DEMO_DIRECTORY
-from inflight.triton.repository.convert import _DRAFTERS, _LEFT_OUT, _LOST
 from inflight.triton.repository.parameters import FORMER, PARAMETERS
 from inflight.triton.repository.pbtxt import parse
 from inflight.triton.repository.tables import MODELS
+from inflight.triton.repository.without_engine import DRAFTERS, LEFT_OUT, LOST
 from repository.test_templates import GUIDE
 from support import templates
 
@@ -226,9 +226,9 @@ def test_settings_that_the_models_disagree_on_are_asked(tmp_path: Path) -> None:
 
 def test_every_parameter_of_the_core_model_has_a_rule() -> None:
     for parameter in PARAMETERS["tensorrt_llm"]:
-        rules = [parameter.key in table for table in (_LEFT_OUT, _LOST, FORMER["tensorrt_llm"])]
+        rules = [parameter.key in table for table in (LEFT_OUT, LOST, FORMER["tensorrt_llm"])]
         assert sum(rules) <= 1, parameter.key
-    assert set(_DRAFTERS) == {"medusa", "redrafter", "lookahead", "eagle"}
+    assert set(DRAFTERS) == {"medusa", "redrafter", "lookahead", "eagle"}
 
 
 @pytest.mark.parametrize(

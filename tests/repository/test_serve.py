@@ -76,6 +76,44 @@ def test_ranks_above_0_load_the_core_models_alone(repository: Path, model_direct
 
 @pytest.mark.migrates(
     "tensorrtllm_backend",
+    "python3 scripts/launch_triton_server.py --world_size=2 --model_repo=DIR --trtllm_llmapi_launch"
+    " --exit_timeout=9",
+    "inflight repository serve DIR --world_size=2 --trtllm_llmapi_launch --exit_timeout=9",
+)
+def test_tensorrt_llms_launcher_is_in_front_of_every_rank(repository: Path) -> None:
+    made = command(str(repository), "--world_size=2", "--trtllm_llmapi_launch", "--exit_timeout=9")
+    assert made.count(f"-n 1 trtllm-llmapi-launch triton --model-repository={repository}") == 2
+    assert made.count("--exit-timeout-secs=9") == 2
+    assert command(str(repository), "--no-mpi").startswith("triton ")
+    refused = run("repository", "serve", str(repository), "--dry-run", "--no-mpi", "--world-size=2", code=2)
+    assert "`--no-mpi` with `--world-size 2`" in refused.err
+
+
+def test_the_server_below_tensorrt_llms_launcher_is_stopped(
+    start: Start, repository: Path, tmp_path: Path
+) -> None:
+    """As the launcher does: the server in the background, and an end once it has ended."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    ended, began = tmp_path / "ended", tmp_path / "began"
+    for name, text in {
+        "trtllm-llmapi-launch": f'("$@"; touch {ended}) &\nwhile [ ! -e {ended} ]; do sleep 0.1; done',
+        "tritonserver": f"trap 'echo drained; exit 0' TERM\ntouch {began}\nwhile :; do sleep 0.1; done",
+    }.items():
+        (programs / name).write_text(f"#!/bin/bash\n{text}\n")
+        (programs / name).chmod(0o755)
+    process = start(
+        "repository", "serve", str(repository), "--trtllm-llmapi-launch", "--force",
+        environment={"PATH": f"{programs}:{os.environ['PATH']}"},
+    )  # fmt: skip
+    process.wait_until("the server runs", began.exists)
+    process.send(signal.SIGTERM)
+    assert process.wait() == 0, process.log
+    assert "drained" in process.log
+
+
+@pytest.mark.migrates(
+    "tensorrtllm_backend",
     "python3 scripts/launch_triton_server.py --model_repo=DIR --multi-model",
     "inflight repository serve --model_repo=DIR --multi-model",
 )

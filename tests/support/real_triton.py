@@ -105,11 +105,14 @@ def start(
     models: Sequence[str] = (),
     ports: Sequence[int] | None = None,
     options: Sequence[str] = (),
+    *,
+    completes: bool = False,
 ) -> Triton:
     """Starts a server on `repository` and waits until it is ready; fails with its log.
 
     With `models`, only these are loaded, and others on demand (`POST v2/repository/models/NAME/load`).
-    `ports` are those of HTTP, gRPC and metrics; any free ones without them. `scratch` is its own.
+    `ports` are those of HTTP, gRPC and metrics; any free ones without them. `scratch` is its own. With
+    `completes`, models may complete their configs, which launchers turn off.
     """
     backends, environment = prepare(scratch)
     http, grpc, metrics = ports or free_ports(3)
@@ -127,7 +130,7 @@ def start(
                 "--metrics-address=127.0.0.1",
                 f"--metrics-port={metrics}",
                 "--allow-gpu-metrics=false",
-                "--disable-auto-complete-config",
+                *([] if completes else ["--disable-auto-complete-config"]),
                 f"--backend-config=python,shm-region-prefix-name=inflight{os.getpid()}",
                 *(["--model-control-mode=explicit"] if models else []),
                 *(f"--load-model={model}" for model in models),

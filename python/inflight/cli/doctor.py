@@ -149,6 +149,7 @@ def _try(
     if not chosen:
         raise UserMistake(f"no check's name contains `{only}`", "leave out `--only` to see all of them")
     found = find_model(None if model is None else str(model), None, weights=True, executor=executor)
+    options = {name: str(value) for name, value in found.executor_options(options).items()}
     version = machine.package_version("tensorrt_llm") or "" if executor == "tensorrt_llm" else ""
     config = found.directory / "config.json"
     about = text_values(load_json(config)) if config.is_file() else {}

@@ -13,7 +13,7 @@ import click
 
 if TYPE_CHECKING:
     from inflight.launch.plan import LaunchPlan
-    from inflight.launch.topology import Topology
+    from inflight.launch.topology import Model, Topology
 
 
 @click.command()
@@ -188,15 +188,33 @@ def _require_models(topology: Topology) -> str:
     for index, model in enumerate(topology.models):
         try:
             executors.require(model.executor)
-            find_model(
+            found = find_model(
                 model.path,
                 model.name,
                 weights=model.executor in executors.NEED_WEIGHTS,
                 executor=model.executor,
             )
+            found.executor_options(dict(model.executor_options))
+            if found.file is not None:
+                _require_ranks(model, found.file)
         except UserMistake as error:
             raise UserMistake(f"`models[{index}]`: {error.what}", error.remedy) from error
     return topology.models[0].served_name
+
+
+def _require_ranks(model: Model, file: Path) -> None:
+    """Refuses a `model.yaml` for several GPUs where the topology plans one for each worker."""
+    from inflight.errors import UserMistake
+    from inflight.model import llmapi
+
+    held = llmapi.read(file)
+    for key, name in (("tp_size", "tensor_parallel_size"), ("pp_size", "pipeline_parallel_size")):
+        planned, wanted = getattr(model, key), held.size(name)
+        if planned == 1 and wanted > 1:
+            raise UserMistake(
+                f"`{key}` is `{planned}`, and `{name}` in `{file}` is `{wanted}`",
+                f"set `{key}` to `{wanted}`",
+            )
 
 
 def _check_gateways(topology: Topology) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import tempfile
 from importlib import import_module
 from pathlib import Path
@@ -59,6 +58,13 @@ def _flags(command: Any) -> Any:
     return command
 
 
+_sources = click.option(
+    "--sources",
+    type=click.Path(path_type=Path),
+    help="Checkout of TensorRT-LLM, from which the code and the tensors of the llmapi model are copied",
+)
+
+
 @repository.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option(
@@ -66,11 +72,13 @@ def _flags(command: Any) -> Any:
 )
 @click.option(
     "--backend",
-    type=click.Choice(["tensorrtllm", "python"]),
+    type=click.Choice(["tensorrtllm", "python", "llmapi"]),
     default="python",
     show_default=True,
-    help="The core model: NVIDIA's C++ backend, or Inflight's executors in Triton's Python backend",
+    help="The core model: NVIDIA's C++ backend, or Inflight's executors in Triton's Python backend;"
+    " or NVIDIA's llmapi model alone",
 )
+@_sources
 @_flags
 @click.option("--options", "file", type=click.Path(path_type=Path), help="Options by name in a YAML file")
 @click.option(
@@ -89,41 +97,34 @@ def create(
     backend: str,
     file: Path | None,
     pairs: tuple[str, ...],
+    sources: Path | None,
     prefix: str,
     force: bool,
     **flags: str | None,
 ) -> None:
-    """Write the five models for DIRECTORY, an engine or a model."""
-    from inflight.model.tokenizer import has_tokenizer
-    from inflight.triton.repository.create import create as write
-    from inflight.triton.repository.options import settings
+    """Write the five models for DIRECTORY, an engine or a model.
 
-    if not directory.is_dir():
-        raise UserMistake(f"`{directory}` is not a directory", "pass the engine's or the model's directory")
-    if os.path.realpath(output) == os.path.realpath(directory):
-        raise UserMistake(f"`--output {output}` is the model's own directory", "choose another directory")
-    where = str(directory.resolve())
-    given = {"engine_dir": where}
-    if has_tokenizer(directory):
-        given["tokenizer_dir"] = where
-    given |= _from_file(file) if file else {}
-    given |= _pairs(pairs)
-    given |= {FLAGS[flag]: value for flag, value in flags.items() if value is not None}
-    if "tokenizer_dir" not in given:
-        raise UserMistake(
-            f"`{directory}` has no tokenizer", "pass the tokenizer's directory with `--tokenizer-dir`"
-        )
-    for name in ("engine_dir", "tokenizer_dir"):
-        if given[name]:
-            # Triton starts elsewhere.
-            given[name] = str(Path(given[name]).resolve())
+    With --backend llmapi, write TensorRT-LLM's llmapi model for DIRECTORY, a checkpoint or its name on the
+    Hub: config.pbtxt and model.yaml.
+    """
     if prefix and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}", prefix):
         raise UserMistake(
             f"`--prefix {prefix}` is not a name of a model", "use letters, digits, `_`, `.`, `-`"
         )
-    write(output, backend, settings(given, backend), prefix=prefix, force=force)
-    start = shlex.join(["inflight", "repository", "serve", str(output)])
-    click.echo(f"wrote {output}; start it with `{start}`")
+    given = _from_file(file) if file else {}
+    given |= _pairs(pairs)
+    given |= {FLAGS[flag]: value for flag, value in flags.items() if value is not None}
+    if os.path.realpath(output) == os.path.realpath(directory):
+        raise UserMistake(f"`--output {output}` is the model's own directory", "choose another directory")
+    from inflight.cli.repository_write import create as write
+    from inflight.cli.repository_write import create_llmapi
+
+    if backend == "llmapi":
+        create_llmapi(str(directory), output, given, sources, prefix=prefix, force=force)
+        return
+    if sources is not None:
+        raise UserMistake("`--sources` has no effect without `--backend llmapi`", "leave it out")
+    write(directory, output, backend, given, prefix=prefix, force=force)
 
 
 @repository.command()
@@ -164,40 +165,37 @@ def check(ctx: click.Context, directory: Path) -> None:
     help="Directory of the Hugging Face checkpoint that the engine was built from",
 )
 @click.option(
+    "--backend",
+    type=click.Choice(["python", "llmapi"]),
+    default="python",
+    show_default=True,
+    help="What NEW has: the same five models on Inflight's executor, or NVIDIA's llmapi model alone",
+)
+@_sources
+@click.option(
     "--set", "pairs", multiple=True, metavar="NAME=VALUE", help="Any option; see `repository options`"
 )
 @click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing")
 @click.option("--force", is_flag=True, help="Replace the models that are there")
 def convert(
-    old: Path, new: Path, checkpoint: Path, pairs: tuple[str, ...], dry_run: bool, force: bool
+    old: Path,
+    new: Path,
+    checkpoint: Path,
+    backend: str,
+    sources: Path | None,
+    pairs: tuple[str, ...],
+    dry_run: bool,
+    force: bool,
 ) -> None:
     """Turn the repository OLD, for an engine, into NEW, for its checkpoint.
 
     NEW has the same five models with the same tensors; the core model runs TensorRT-LLM's PyTorch runtime.
+    With --backend llmapi, NEW has the one model that NVIDIA's backend has kept, and clients change.
     Reports what becomes of every setting. Writes nothing while one needs your decision.
     """
-    from inflight.triton.repository.convert import convert as plan
-    from inflight.triton.repository.create import create as write
-    from inflight.triton.repository.options import settings
+    from inflight.cli.repository_write import convert as write
 
-    if not (checkpoint / "config.json").is_file():
-        raise UserMistake(f"`{checkpoint}` has no `config.json`", "pass a Hugging Face checkpoint")
-    if os.path.realpath(old) == os.path.realpath(new):
-        raise UserMistake(f"`{new}` is the old repository", "choose another directory")
-    found = plan(old, checkpoint.resolve(), _pairs(pairs))
-    for change in found.changes:
-        echo(f"{change.state:<8}  {change.model}: {change.name}: {change.what}")
-    open_ = [change.name for change in found.changes if change.state == "ask"]
-    values = settings(found.given, "python")
-    if open_ and not dry_run:
-        raise UserMistake(
-            f"your decision is needed for {', '.join(f'`{name}`' for name in open_)}",
-            "pass each with `--set NAME=VALUE`; nothing was written",
-        )
-    if dry_run:
-        return
-    write(new, "python", values, force=force)
-    click.echo(f"wrote {new}; check it with `{shlex.join(['inflight', 'repository', 'check', str(new)])}`")
+    write(old, new, checkpoint.resolve(), backend, sources, _pairs(pairs), dry_run=dry_run, force=force)
 
 
 @repository.command()
@@ -318,6 +316,22 @@ def _from_file(file: Path) -> dict[str, str]:
 )
 @click.option("--mpirun", metavar="PATH", default="mpirun", show_default=True, help="Open MPI's launcher")
 @click.option("--oversubscribe", is_flag=True, help="More ranks than slots, as some Slurm jobs need")
+@click.option("--no-mpi", "--no_mpi", is_flag=True, help="Refuse more ranks than one, which need mpirun")
+@click.option(
+    "--trtllm-llmapi-launch",
+    "--trtllm_llmapi_launch",
+    "llmapi_launch",
+    is_flag=True,
+    help="TensorRT-LLM's launcher in front of every rank: only rank 0 is a tritonserver then",
+)
+@click.option(
+    "--exit-timeout",
+    "--exit_timeout",
+    "exit_timeout_s",
+    type=click.IntRange(0),
+    metavar="SECONDS",
+    help="How long tritonserver itself waits for its requests at its end  [default: its own]",
+)
 @click.option("-f", "--force", is_flag=True, help="Start although another tritonserver is running")
 @click.option(
     "--drain-timeout-s",

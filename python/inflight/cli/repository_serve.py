@@ -10,7 +10,7 @@ import click
 
 from inflight.cli.output import Output
 from inflight.errors import UserMistake
-from inflight.triton.server.plan import ServerOptions, conflicts, plan
+from inflight.triton.server.plan import LLMAPI_LAUNCH, ServerOptions, conflicts, plan
 from inflight.triton.server.run import running
 from inflight.triton.server.run import serve as watch
 
@@ -35,6 +35,9 @@ def serve(
     pool_bytes: int,
     mpirun: str,
     oversubscribe: bool,
+    no_mpi: bool,
+    llmapi_launch: bool,
+    exit_timeout_s: int | None,
     force: bool,
     drain_timeout_s: float,
     dry_run: bool,
@@ -55,6 +58,11 @@ def serve(
     if not any(where.glob("*/config.pbtxt")):
         raise UserMistake(
             f"`{where}` has no `MODEL/config.pbtxt`", "write one with `inflight repository create`"
+        )
+    if no_mpi and world_size > 1:
+        raise UserMistake(
+            f"`--no-mpi` with `--world-size {world_size}`: ranks are started by `mpirun`",
+            "leave out one of them",
         )
     models = tuple(name.strip() for name in core_models.split(","))
     for model in models if world_size > 1 else ():
@@ -82,6 +90,8 @@ def serve(
             multimodal_pool_bytes=pool_bytes,
             mpirun=mpirun,
             oversubscribe=oversubscribe,
+            llmapi_launch=llmapi_launch,
+            exit_timeout_s=exit_timeout_s,
             more=more,
         )
     )
@@ -89,9 +99,14 @@ def serve(
     if dry_run:
         click.echo(shlex.join([*environment, *made.command]))
         return 0
-    for needed, hint in ((program, "`--tritonserver PATH`"), (mpirun, "`--mpirun PATH`")):
-        if (needed != mpirun or world_size > 1) and shutil.which(needed) is None:
-            raise UserMistake(f"`{needed}` is not a program on this machine", f"install it, or pass {hint}")
+    programs = {program: "install it, or pass `--tritonserver PATH`"}
+    if world_size > 1:
+        programs[mpirun] = "install it, or pass `--mpirun PATH`"
+    if llmapi_launch:
+        programs[LLMAPI_LAUNCH] = "install TensorRT-LLM, which has it, or leave out `--trtllm-llmapi-launch`"
+    for needed, hint in programs.items():
+        if shutil.which(needed) is None:
+            raise UserMistake(f"`{needed}` is not a program on this machine", hint)
     others = [] if force else running()
     if others:
         raise UserMistake(

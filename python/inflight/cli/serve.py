@@ -103,12 +103,14 @@ def serve(
     MODEL is the directory of a Hugging Face checkpoint, its name on the Hub (ORG/NAME or
     ORG/NAME@REVISION), or a directory written by `inflight build`;
     without it, the embedded model is served as `inflight-demo`.
+    A repository of Triton's llmapi model, or its model.yaml, is served by TensorRT-LLM.
     """
     from inflight import _native, executors
     from inflight.cli.launch import run
     from inflight.launch.further import find_further
-    from inflight.launch.model import find_model
+    from inflight.launch.model import executor_for, find_model
     from inflight.launch.topology import Drain, Gateways, GpuOption, Model, Topology, check
+    from inflight.model import llmapi
 
     assert isinstance(ctx.command, CommandWithGateway)
     options = ctx.command.gateway_options()
@@ -116,6 +118,7 @@ def serve(
     forget_variables([*option_names(ctx.command.get_params(ctx)), *NOT_TAKEN])
     of_gateway = {option.name for option in options}
     own = {name: value for name, value in values.items() if name not in of_gateway and value is not None}
+    executor = executor_for(model, executor, is_chosen=_is_given(ctx, "executor"))
     # The worker takes them as they are; a mistake is reported before anything starts.
     refuse_foreign(executor, {name: own[name] for name in EXECUTOR_OPTIONS if name in own})
     bounds = {name: value for name, value in own.items() if name in BOUNDS or name in MODELS}
@@ -128,13 +131,18 @@ def serve(
     further = find_further(
         add_model, found.name_for_clients, weights=executor in executors.NEED_WEIGHTS, executor=executor
     )
+    found.executor_options(named)
+    if found.file is not None:
+        held = llmapi.read(found.file)
+        tp_size = tp_size if _is_given(ctx, "tp_size") else held.size("tensor_parallel_size")
+        pp_size = pp_size if _is_given(ctx, "pp_size") else held.size("pipeline_parallel_size")
     drain = Drain(worker_s=own.pop("drain_timeout_s", None), gateway_s=_number(values["shutdown_grace_s"]))
     placed = {"host", "port", "shutdown-grace-s"}
     topology = Topology(
         models=(
             Model(
                 name=found.served_name,
-                path=None if model is None else str(found.directory),
+                path=None if model is None else str(found.given),
                 executor=executor,
                 device=device,
                 replicas=replicas,
@@ -147,7 +155,7 @@ def serve(
                 executor_options=tuple(named.items()),
                 worker_options=(
                     *((name, str(value)) for name, value in own.items()),
-                    *(("add_model", f"{other.served_name}={other.directory}") for other in further),
+                    *(("add_model", f"{other.served_name}={other.given}") for other in further),
                 ),
                 environment=tuple((name, environment[name]) for name in OF_BOTH if name in environment),
             ),
@@ -165,6 +173,10 @@ def serve(
     if ctx.get_parameter_source("api_key") is ParameterSource.COMMANDLINE:
         click.echo(f"{click.style('warning:', fg='yellow', bold=True)} {PUBLIC_KEY}", err=True)
     ctx.exit(run(topology, found.name_for_clients))
+
+
+def _is_given(ctx: click.Context, name: str) -> bool:
+    return ctx.get_parameter_source(name) is not ParameterSource.DEFAULT
 
 
 def _number(text: str | None) -> float | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from inflight.cli.options import (
     PORT,
@@ -215,6 +216,7 @@ def worker(
     MODEL is the directory of a Hugging Face checkpoint, its name on the Hub (ORG/NAME or
     ORG/NAME@REVISION), or a directory written by `inflight build`;
     without it, the embedded model is served.
+    A repository of Triton's llmapi model, or its model.yaml, is served by TensorRT-LLM.
     The simulated executor takes only the tokenizer from it.
     """
     from inflight import _native, executors
@@ -222,7 +224,7 @@ def worker(
     from inflight.executors import ranks
     from inflight.executors.progress import in_words, watched
     from inflight.launch.further import find_further, named
-    from inflight.launch.model import find_model
+    from inflight.launch.model import executor_for, find_model
     from inflight.launch.ports import require_free
     from inflight.model.tokenizer import check_tokenizer
 
@@ -232,6 +234,8 @@ def worker(
         raise UserMistake(
             "TLS needs a certificate and its key", "pass both `--tls-certificate` and `--tls-key`"
         )
+    is_chosen = ctx.get_parameter_source("executor") is not ParameterSource.DEFAULT
+    executor = executor_for(model, executor, is_chosen=is_chosen)
     chosen = {name: values.pop(name) for name in EXECUTOR_OPTIONS}
     chosen = {name: value for name, value in chosen.items() if value is not None}
     refuse_foreign(executor, chosen)
@@ -292,7 +296,7 @@ def worker(
                             model_dir=model_of.directory,
                             device=device,
                             vocab_size=vocab_sizes[model_of],
-                            values=chosen,
+                            values=model_of.executor_options(chosen),
                         ),
                     )
                 )

@@ -107,8 +107,10 @@ def _refuse_repository(directory: Path) -> None:
         what, repository = "a version of a model in a Triton repository", model.parent.parent
     else:
         return
+    depths = ("model.yaml", "*/model.yaml", "*/*/model.yaml")
+    is_llmapi = any(next(directory.glob(depth), None) is not None for depth in depths)
     raise UserMistake(
         f"`{directory}` is {what}, not a checkpoint or engine",
-        f"check it with `inflight repository check {shlex.quote(str(repository))}`,"
-        " or pass the directory that its `gpt_model_path` names",
+        f"check it with `inflight repository check {shlex.quote(str(repository))}`, or pass the directory"
+        f" that {'`model` in its `model.yaml`' if is_llmapi else 'its `gpt_model_path`'} names",
     )

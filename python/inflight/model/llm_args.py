@@ -1,5 +1,6 @@
 """A file with arguments of TensorRT-LLM's `LLM`, as `trtllm-serve --config` takes it: YAML, names as in
-`TorchLlmArgs`. Every argument that has no option of ours can be given in one.
+`TorchLlmArgs`. Every argument that has no option of ours can be given in one. The `model.yaml` of Triton's
+llmapi model (`llmapi`) is such a file with keys for Triton.
 
 Owns what may be in it, how it is merged with others, and what an unknown name was probably meant to be. Knows
 none of TensorRT-LLM's classes.
@@ -30,14 +31,46 @@ OWNED = {
     "encode_only": "the worker generates text",
     "mm_encoder_only": "the worker generates text",
 }
-_BACKEND = "pytorch"
+#: Arguments of those, at the values that a worker gives them or that change nothing.
+_SET_BY_WORKERS = {
+    "skip_tokenizer_init": False,
+    "enable_iter_perf_stats": True,
+    "num_postprocess_workers": 0,
+    "encode_only": False,
+    "mm_encoder_only": False,
+}
+BACKEND = "pytorch"
+#: The key that only a `model.yaml` of Triton's llmapi model has, and all that are for Triton.
+TRITON = "triton_config"
+PROCESSORS = "logits_post_processors"
+TRITONS = (TRITON, PROCESSORS)
 #: Configurations of which several kinds exist: another one is not merged with the first.
 _WHOLE = frozenset({"speculative_config", "sparse_attention_config"})
 
 
 def read_arguments(path: Path) -> dict[str, Any]:
     """The arguments in the file. Errors: `UserMistake` for one that cannot be read, is not a mapping, or has
-    what the worker sets itself."""
+    what the worker sets itself.
+
+    In a `model.yaml` of Triton's, what is for Triton is left out, and `model` too, which is what is served.
+    """
+    found = load(path, f"`llm_args` is `{path}`, which")
+    if TRITON in found:
+        found = _without_tritons(found)
+    if found.get("backend", BACKEND) != BACKEND:
+        raise UserMistake(
+            f"`{path}` sets `backend` to `{found['backend']}`, and workers run `{BACKEND}`",
+            "leave `backend` out",
+        )
+    found.pop("backend", None)
+    for name, why in OWNED.items():
+        if name in found:
+            raise UserMistake(f"`{path}` sets `{name}`, which cannot be given: {why}", f"leave `{name}` out")
+    return found
+
+
+def load(path: Path, which: str) -> dict[str, Any]:
+    """The mapping in a YAML file; `which` begins an error's sentence."""
     # By name: it has no types.
     yaml: Any = import_module("yaml")
     try:
@@ -49,23 +82,21 @@ def read_arguments(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, TypeError, RecursionError, yaml.YAMLError) as error:
         text = " ".join(str(error).split())
         raise UserMistake(
-            f"`llm_args` is `{path}`, which cannot be read: {text}", "pass a YAML file of names and values"
+            f"{which} cannot be read: {text}", "pass a YAML file of names and values"
         ) from error
     if not isinstance(found, dict):
-        raise UserMistake(
-            f"`llm_args` is `{path}`, which is not a mapping",
-            "write `name: value` for each argument of `LLM`",
-        )
-    if found.get("backend", _BACKEND) != _BACKEND:
-        raise UserMistake(
-            f"`{path}` sets `backend` to `{found['backend']}`, and workers run `{_BACKEND}`",
-            "leave `backend` out",
-        )
-    found.pop("backend", None)
-    for name, why in OWNED.items():
-        if name in found:
-            raise UserMistake(f"`{path}` sets `{name}`, which cannot be given: {why}", f"leave `{name}` out")
+        raise UserMistake(f"{which} is not a mapping", "write `name: value` for each argument of `LLM`")
     return found
+
+
+def _without_tritons(found: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that `LLM` gets, but for those with the values that a worker sets itself."""
+    same: dict[str, Any] = {**_SET_BY_WORKERS, "tokenizer": found.get("model")}
+    return {
+        name: value
+        for name, value in found.items()
+        if name not in (*TRITONS, "model", "revision") and (name not in same or same[name] != value)
+    }
 
 
 def merge(

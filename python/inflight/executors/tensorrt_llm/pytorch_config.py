@@ -15,7 +15,8 @@ from inflight.executors.tensorrt_llm.adapters import MAX_RANK, Adapters, read_ad
 from inflight.executors.tensorrt_llm.options import Options
 from inflight.executors.tensorrt_llm.verify import parameters
 from inflight.model.files import ARGUMENTS_FILE, load_json
-from inflight.model.llm_args import OWNED, merge, read_arguments, suggest
+from inflight.model.llm_args import OWNED, PROCESSORS, merge, read_arguments, suggest
+from inflight.model.llmapi import processors
 from inflight.model.speculation import CLASSES as CLASSES_OF_OPTIONS
 from inflight.model.speculation import LATER_CLASSES
 
@@ -95,8 +96,26 @@ _CAPITALS = frozenset({"batch_scheduler_policy", "context_chunking_policy"})
 
 
 def llm_arguments(model_dir: Path, options: Options) -> dict[str, Any]:
-    """The arguments: those that `inflight build` wrote, replaced by options where both name one, which the
-    log says; configurations as dicts. Errors: `UserMistake` for a file or a draft model that is not whole.
+    """The arguments for a worker, configurations as dicts. Errors: as `chosen_arguments`."""
+    arguments = chosen_arguments(model_dir, options)
+    if options.llm_args is not None:
+        for name in processors(Path(options.llm_args)):
+            LOG.warning(
+                "`%s` of `%s` in `%s` is for requests to Triton's model; no request here can choose it",
+                name,
+                PROCESSORS,
+                options.llm_args,
+            )
+    # Prompts come as tokens; guides need to know how those are spelled, and so do the processors of images.
+    sees = has_vision(model_dir) or has_mrope(model_dir)
+    skip_tokenizer = not arguments.get("guided_decoding_backend") and not sees
+    arguments.update(model=str(model_dir), skip_tokenizer_init=skip_tokenizer, enable_iter_perf_stats=True)
+    return arguments
+
+
+def chosen_arguments(model_dir: Path, options: Options) -> dict[str, Any]:
+    """The arguments that were chosen: those that `inflight build` wrote, replaced by options where both name
+    one, which the log says. Errors: `UserMistake` for a file or a draft model that is not whole.
     """
     arguments = _written(model_dir)
     if options.llm_args is not None:
@@ -132,10 +151,6 @@ def llm_arguments(model_dir: Path, options: Options) -> dict[str, Any]:
     if options.cuda_graph_mode is False:
         # Absent, it would be made with its defaults.
         arguments["cuda_graph_config"] = None
-    # Prompts come as tokens; guides need to know how those are spelled, and so do the processors of images.
-    sees = has_vision(model_dir) or has_mrope(model_dir)
-    skip_tokenizer = not arguments.get("guided_decoding_backend") and not sees
-    arguments.update(model=str(model_dir), skip_tokenizer_init=skip_tokenizer, enable_iter_perf_stats=True)
     return arguments
 
 

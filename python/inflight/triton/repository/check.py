@@ -10,6 +10,7 @@ from typing import Any
 from inflight.errors import UserMistake
 from inflight.options import instance_lists
 from inflight.triton.repository import executor_options
+from inflight.triton.repository import llmapi_check as llmapi
 from inflight.triton.repository.create import NEEDED_EMPTY, tensors
 from inflight.triton.repository.fill import PLACEHOLDER, is_optional
 from inflight.triton.repository.options import parameters, validated
@@ -55,6 +56,10 @@ def check(directory: Path) -> list[Problem]:
             models[name] = config
     for name, config in models.items():
         role = role_of(name)
+        if llmapi.is_llmapi(types_of(config, "input"), directory / name):
+            problems += [Problem(name, what) for what in _model(name, None, config, directory / name)]
+            problems += _llmapi(name, config, directory / name)
+            continue
         problems += [Problem(name, what) for what in _model(name, role, config, directory / name)]
         problems += [Problem(name, what, is_note=True) for what in _former(role, config)]
         if role == "ensemble":
@@ -62,6 +67,22 @@ def check(directory: Path) -> list[Problem]:
         elif role == "tensorrt_llm_bls":
             problems += [Problem(name, what) for what in _bls(config, models, set(found))]
     return problems
+
+
+def _llmapi(name: str, config: Message, folder: Path) -> list[Problem]:
+    """What is wrong with TensorRT-LLM's llmapi model."""
+    policy = one(config, "model_transaction_policy")
+    said = one(policy, "decoupled") if isinstance(policy, dict) else None
+    counts = [one(group, "count", 1) for group in _messages(config, "instance_group")]
+    read = llmapi.Config(
+        backend=one(config, "backend"),
+        max_batch_size=one(config, "max_batch_size"),
+        decoupled=said if isinstance(said, bool) else None,
+        parameters=parameters_of(config),
+        instances=sum(count for count in counts if isinstance(count, int)) or 1,
+    )
+    found = llmapi.check(read, types_of(config, "input"), types_of(config, "output"), folder)
+    return [Problem(name, what, is_note=is_note) for what, is_note in found]
 
 
 def role_of(name: str) -> str | None:
@@ -124,7 +145,7 @@ def parameters_of(config: Message) -> dict[str, str]:
     return pairs
 
 
-def _types(config: Message, field: str) -> dict[str, str]:
+def types_of(config: Message, field: str) -> dict[str, str]:
     return {str(one(t, "name")): str(one(t, "data_type")) for t in _messages(config, field)}
 
 
@@ -147,13 +168,13 @@ def _model(name: str, role: str | None, config: Message, folder: Path) -> list[s
     if one(config, "name", name) != name:
         wrong.append(f"`name` is `{one(config, 'name')}`, but its directory is `{name}`")
     for field in ("input", "output"):
-        for tensor, data_type in _types(config, field).items():
+        for tensor, data_type in types_of(config, field).items():
             if data_type not in DATA_TYPES and data_type != UNFILLED:
                 wrong.append(f"the {field} `{tensor}` has the unknown data type `{data_type}`")
     if role is None:
         return wrong
     for field, table in zip(("input", "output"), tensors(role, "python"), strict=True):
-        declared = _types(config, field)
+        declared = types_of(config, field)
         for known in table:
             actual = declared.get(known.name)
             if actual is None or actual == UNFILLED or known.data_type.startswith("<"):
@@ -233,7 +254,7 @@ def _values(role: str, config: Message, folder: Path) -> list[str]:
                 wrong.append(f"the parameter `{key}` must be a directory, got `{value}`")
     if role == "tensorrt_llm" and one(config, "backend") == "tensorrtllm":
         # Releases before guided decoding have neither the inputs nor the parameters.
-        guided = "guided_decoding_guide" in _types(config, "input")
+        guided = "guided_decoding_guide" in types_of(config, "input")
         wrong += [
             f'the parameter `{key}` is missing, and the C++ backend does not load without it; set it to ""'
             for key in NEEDED_EMPTY
@@ -289,7 +310,7 @@ def _executor(given: dict[str, str]) -> list[str]:
 def _ensemble(config: Message, models: dict[str, Message], present: set[str]) -> list[str]:
     wrong: list[str] = []
     scheduling = one(config, "ensemble_scheduling", {})
-    made = _types(config, "input")
+    made = types_of(config, "input")
     largest = one(config, "max_batch_size", 0)
     steps = _messages(scheduling, "step") if isinstance(scheduling, dict) else []
     if not steps:
@@ -304,7 +325,7 @@ def _ensemble(config: Message, models: dict[str, Message], present: set[str]) ->
             its = one(models[model], "max_batch_size", 0)
             if field == "output_map" and isinstance(its, int) and isinstance(largest, int) and its < largest:
                 wrong.append(f"`max_batch_size` is `{largest}`, but `{its}` in its step `{model}`")
-            declared = _types(models[model], types)
+            declared = types_of(models[model], types)
             for entry in _messages(step, field):
                 key, name = str(one(entry, "key")), str(one(entry, "value"))
                 if key not in declared:
@@ -317,7 +338,7 @@ def _ensemble(config: Message, models: dict[str, Message], present: set[str]) ->
                     wrong.append(f"`{name}` is `{made[name]}`, but `{key}` of `{model}` is `{declared[key]}`")
                 elif types == "output":
                     made[name] = declared[key]
-    for name, data_type in _types(config, "output").items():
+    for name, data_type in types_of(config, "output").items():
         if name in made and UNFILLED not in (made[name], data_type) and made[name] != data_type:
             wrong.append(f"the output `{name}` is `{data_type}`, but its step makes `{made[name]}`")
     return wrong

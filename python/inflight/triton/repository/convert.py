@@ -26,56 +26,20 @@ from inflight.triton.repository.check import (
     parameters_of,
     read,
     role_of,
+    types_of,
 )
 from inflight.triton.repository.executor_options import is_default
+from inflight.triton.repository.llmapi_check import is_llmapi
 from inflight.triton.repository.options import options
 from inflight.triton.repository.parameters import FORMER, PARAMETERS, REFUSED
 from inflight.triton.repository.pbtxt import Message
 from inflight.triton.repository.tables import MODELS
+from inflight.triton.repository.without_engine import DRAFTERS, LEFT_OUT, LOST
 
 #: `kept`: as it was; `changed`: another value or option; `unset`: it had no value; `lost`: it has no
 #: counterpart; `left out`: it has no counterpart and changes no answer; `ask`: you must decide.
 State = Literal["kept", "changed", "unset", "lost", "left out", "ask"]
 
-_SCHEDULES = "the PyTorch runtime plans iterations itself"
-_GONE = "there is no engine any more"
-#: Parameters of the core model without a counterpart that change no answer -> why.
-_LEFT_OUT = {
-    "FORCE_CPU_ONLY_INPUT_TENSORS": "Inflight's model always reads inputs where Triton has them",
-    "gpt_model_type": "batches are always formed in flight",
-    "enable_trt_overlap": _SCHEDULES,
-    "recv_poll_period_ms": _SCHEDULES,
-    "iter_stats_max_iterations": "statistics are drained as they come",
-    "request_stats_max_iterations": "requests report their own times (`return_perf_metrics`)",
-    "multi_block_mode": "kernels are chosen at run time",
-    "enable_context_fmha_fp32_acc": "kernels are chosen at run time",
-    "cuda_graph_cache_size": "graphs are made for the batch sizes of `cuda_graph_batch_sizes`",
-    "gpu_weights_percent": _GONE,
-    "executor_worker_path": "TensorRT-LLM starts its ranks itself",
-    "participant_ids": "TensorRT-LLM starts its ranks itself",
-    "num_nodes": "TensorRT-LLM starts its ranks itself",
-    "xgrammar_tokenizer_info_path": "the checkpoint's tokenizer is read instead",
-    "tokenizer_dir": "the tokenizer comes from the checkpoint",
-}
-#: Those that change answers or features -> what is lost.
-_LOST = {
-    "encoder_model_path": "encoder-decoder models are not served from checkpoints",
-    "cross_kv_cache_fraction": "encoder-decoder models are not served from checkpoints",
-    "normalize_log_probs": "cumulative log probabilities are sums",
-    "lora_prefetch_dir": "adapters are Hugging Face's, one folder per task id: `--set lora_adapter_dir=DIR`",
-    "lookahead_window_size": "lookahead decoding needs an engine",
-    "lookahead_ngram_size": "lookahead decoding needs an engine",
-    "lookahead_verification_set_size": "lookahead decoding needs an engine",
-    "medusa_choices": "Medusa needs an engine",
-    "eagle_choices": "trees of Eagle are arguments of `speculative_config` (`llm_args`)",
-    "speculative_decoding_fast_logits": "draft models run inside TensorRT-LLM (`speculative_config`)",
-}
-_DRAFTERS = {
-    "medusa": "Medusa needs an engine",
-    "redrafter": "ReDrafter needs an engine",
-    "lookahead": "lookahead decoding needs an engine; n-grams are an argument of `speculative_config`",
-    "eagle": "build with `inflight build --runtime pytorch --speculative-decoding-mode eagle`",
-}
 #: Sizes of an engine -> the option of the PyTorch runtime with the same effect.
 _SIZES = ("max_batch_size", "max_num_tokens", "max_seq_len", "max_beam_width")
 
@@ -103,7 +67,7 @@ def convert(old: Path, checkpoint: Path, chosen: Mapping[str, str]) -> Conversio
 
     Raises `UserMistake` for a directory that is not such a repository.
     """
-    models = _models(old)
+    models = models_of(old)
     core_name, core = models["tensorrt_llm"]
     given: dict[str, str] = {"executor": "tensorrt_llm", "engine_dir": str(checkpoint)}
     changes: list[Change] = []
@@ -128,7 +92,7 @@ def convert(old: Path, checkpoint: Path, chosen: Mapping[str, str]) -> Conversio
     return Conversion(given, tuple(changes))
 
 
-def _models(old: Path) -> dict[str, tuple[str, Message]]:
+def models_of(old: Path) -> dict[str, tuple[str, Message]]:
     """Role -> name and config of the one set of models that is there."""
     found: dict[str, tuple[str, Message]] = {}
     problems: list[Problem] = []
@@ -152,6 +116,11 @@ def _models(old: Path) -> dict[str, tuple[str, Message]]:
             f"`{old}` has no `tensorrt_llm/config.pbtxt`", "pass the directory of a model repository"
         )
     name, core = found["tensorrt_llm"]
+    if is_llmapi(types_of(core, "input"), old / name):
+        raise UserMistake(
+            f"`{name}` is TensorRT-LLM's llmapi model already, which needs no engine",
+            f"serve it with `inflight serve {old}`",
+        )
     backend = one(core, "backend", "tensorrtllm")
     if backend not in ("tensorrtllm", UNFILLED) and parameters_of(core).get("executor"):
         raise UserMistake(
@@ -241,20 +210,20 @@ def _core(name: str, held: Mapping[str, str], given: dict[str, str]) -> Iterator
         elif key == "gpu_device_ids":
             yield from _devices(name, value, given)
         elif key == "decoding_mode":
-            if value in _DRAFTERS:
-                yield Change(name, key, "lost", f"`{value}`: {_DRAFTERS[value]}")
+            if value in DRAFTERS:
+                yield Change(name, key, "lost", f"`{value}`: {DRAFTERS[value]}")
             else:
                 yield Change(name, key, "left out", f"`{value}`: each request chooses")
-        elif has_default and key not in ours and key not in _LEFT_OUT:
+        elif has_default and key not in ours and key not in LEFT_OUT:
             what = f"`{value}` is NVIDIA's default; the PyTorch runtime's holds"
             yield Change(name, key, "left out", what)
         elif key in ours or (option is not None and "pytorch" in option.runtimes and key in known):
             given[defaults[key].option if key in defaults else key] = value
             yield Change(name, key, "kept", f"`{value}`")
-        elif key in _LEFT_OUT:
-            yield Change(name, key, "left out", f"`{value}`: {_LEFT_OUT[key]}")
-        elif key in _LOST:
-            yield Change(name, key, "lost", f"`{value}`: {_LOST[key]}")
+        elif key in LEFT_OUT:
+            yield Change(name, key, "left out", f"`{value}`: {LEFT_OUT[key]}")
+        elif key in LOST:
+            yield Change(name, key, "lost", f"`{value}`: {LOST[key]}")
         elif key in FORMER["tensorrt_llm"]:
             yield Change(
                 name, key, "left out", f"`{value}`: only releases {FORMER['tensorrt_llm'][key]} read it"

@@ -1,5 +1,5 @@
-"""Writes the five models. Owns what a complete config.pbtxt looks like; the facts are in `tables` and
-`parameters`, the values come from `options`.
+"""Writes the five models, and publishes any. Owns what a complete config.pbtxt of the five looks like; the
+facts are in `tables` and `parameters`, the values come from `options`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def render(model: str, backend: str, values: Mapping[str, str | None], prefix: s
         ]
     for field, declared in zip(("input", "output"), tensors(model, backend), strict=True):
         lines.append(f"{field} [")
-        lines.append(",\n".join(_tensor(tensor, values) for tensor in declared))
+        lines.append(",\n".join(declare(tensor, values) for tensor in declared))
         lines.append("]")
     for parameter in parameters(model, backend):
         value = values[parameter.option]
@@ -106,7 +106,8 @@ def _instances(model: str, values: Mapping[str, str | None]) -> str:
     return f"instance_group [ {{ count: {count} kind: KIND_CPU }} ]"
 
 
-def _tensor(tensor: Tensor, values: Mapping[str, str | None]) -> str:
+def declare(tensor: Tensor, values: Mapping[str, str | None]) -> str:
+    """An element of `input` or `output`."""
     data_type = tensor.data_type
     if data_type.startswith("<"):
         data_type = str(values[data_type[1:-1]])
@@ -138,13 +139,31 @@ def create(
     output: Path, backend: str, values: Mapping[str, str | None], *, prefix: str = "", force: bool = False
 ) -> None:
     """Writes the repository; nothing half-written is left under `output`. With `prefix`, a set of models next
-    to those that are there.
+    to those that are there. Raises `UserMistake` as `publish`.
+    """
+    models = {model: _files(model, backend, values, prefix) for model in MODELS}
+    publish(output, models, prefix=prefix, force=force)
+
+
+def _files(model: str, backend: str, values: Mapping[str, str | None], prefix: str) -> dict[str, str]:
+    """Path in the model's folder -> text."""
+    files = {"config.pbtxt": render(model, backend, values, prefix)}
+    if model in CLASSES and not (model == "tensorrt_llm" and backend == "tensorrtllm"):
+        return {**files, "1/model.py": MODEL_FILE.format(model=model, module=CLASSES[model])}
+    # Triton wants the version's directory; git and copies drop empty ones.
+    return {**files, "1/.keep": ""}
+
+
+def publish(
+    output: Path, models: Mapping[str, Mapping[str, str]], *, prefix: str = "", force: bool = False
+) -> None:
+    """Writes models, each with the texts of its files by path, all of them or none.
 
     Raises `UserMistake` where something is there already and `force` is not given, or where `output` cannot
     be written.
     """
     try:
-        _create(output, backend, values, prefix, force=force)
+        _publish(output, models, prefix, force=force)
     except OSError as error:
         raise UserMistake(
             f"`{output}` cannot be written: {error.strerror}",
@@ -152,12 +171,10 @@ def create(
         ) from error
 
 
-def _create(
-    output: Path, backend: str, values: Mapping[str, str | None], prefix: str, *, force: bool
-) -> None:
+def _publish(output: Path, models: Mapping[str, Mapping[str, str]], prefix: str, *, force: bool) -> None:
     if output.exists() and not output.is_dir():
         raise UserMistake(f"`{output}` is not a directory", "choose another directory")
-    taken = [name for model in MODELS if (output / (name := named(model, prefix))).exists()]
+    taken = [name for model in models if (output / (name := named(model, prefix))).exists()]
     if prefix and taken and not force:
         raise UserMistake(
             f"`{output}` already has `{taken[0]}`", "choose another prefix, or pass `--force` to replace it"
@@ -168,18 +185,13 @@ def _create(
         )
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=output.parent, prefix=".repository-") as temporary:
-        for model in MODELS:
-            folder = Path(temporary) / model
-            (folder / "1").mkdir(parents=True)
-            (folder / "config.pbtxt").write_text(render(model, backend, values, prefix), encoding="utf-8")
-            if model in CLASSES and not (model == "tensorrt_llm" and backend == "tensorrtllm"):
-                text = MODEL_FILE.format(model=model, module=CLASSES[model])
-                (folder / "1" / "model.py").write_text(text, encoding="utf-8")
-            else:
-                # Triton wants the version's directory; git and copies drop empty ones.
-                (folder / "1" / ".keep").touch()
+        for model, files in models.items():
+            for path, text in files.items():
+                file = Path(temporary) / model / path
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text, encoding="utf-8")
         output.mkdir(exist_ok=True)
-        for model in MODELS:
+        for model in models:
             target = output / named(model, prefix)
             shutil.rmtree(target, ignore_errors=True)
             os.replace(Path(temporary) / model, target)

@@ -11,6 +11,8 @@ from inflight.errors import UserMistake
 
 #: Set where what started the ranks also ends those above 0: they wait for that when rank 0 has ended.
 SUPERVISED = "INFLIGHT_TRITON_SUPERVISED"
+#: TensorRT-LLM's launcher: it runs its command as rank 0 alone, and the other ranks work for that.
+LLMAPI_LAUNCH = "trtllm-llmapi-launch"
 #: What NVIDIA's launcher logs with.
 VERBOSE = 3
 
@@ -37,6 +39,10 @@ class ServerOptions:
     multimodal_pool_bytes: int = 0
     mpirun: str = "mpirun"
     oversubscribe: bool = False
+    #: `LLMAPI_LAUNCH` in front of each tritonserver, for the llmapi model over several machines.
+    llmapi_launch: bool = False
+    #: Seconds that tritonserver itself waits for its requests at its end; `None`: its default.
+    exit_timeout_s: int | None = None
     #: Further arguments of every tritonserver.
     more: tuple[str, ...] = ()
 
@@ -48,6 +54,8 @@ class ServerPlan:
     command: list[str]
     environment: Mapping[str, str] = field(default_factory=dict)
     ranks: int = 1
+    #: Whether only rank 0 is a tritonserver, below a launcher that waits for its end.
+    is_launched: bool = False
     #: Where rank 0 answers `GET /v2/health/ready`.
     http: str = ""
 
@@ -69,7 +77,7 @@ def plan(options: ServerOptions) -> ServerPlan:
     servers = [_server(options, rank) for rank in range(options.world_size)]
     http = f"127.0.0.1:{options.http_port}"
     if options.world_size == 1:
-        return ServerPlan(servers[0], environment, 1, http)
+        return ServerPlan(servers[0], environment, 1, options.llmapi_launch, http)
     command = [options.mpirun]
     if options.oversubscribe:
         command.append("--oversubscribe")
@@ -78,11 +86,15 @@ def plan(options: ServerOptions) -> ServerPlan:
         command += ["-n", "1", *server]
     # Containers run as root, as NVIDIA's do.
     environment |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", SUPERVISED: "1"}
-    return ServerPlan(command, environment, options.world_size, http)
+    return ServerPlan(command, environment, options.world_size, options.llmapi_launch, http)
 
 
 def _server(options: ServerOptions, rank: int) -> list[str]:
     command = [options.tritonserver, f"--model-repository={options.repository}"]
+    if options.llmapi_launch:
+        command.insert(0, LLMAPI_LAUNCH)
+    if options.exit_timeout_s is not None:
+        command.append(f"--exit-timeout-secs={options.exit_timeout_s}")
     if rank == 0:
         if options.log_file is not None:
             command += [f"--log-verbose={VERBOSE}", f"--log-file={options.log_file}"]

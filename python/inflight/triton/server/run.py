@@ -95,29 +95,41 @@ class _Watch:
                 self._look()
                 next_look = time.monotonic() + LOOK_S
 
-    def _look(self) -> None:
+    def _find(self) -> None:
+        """What was started so far, and rank 0 where it is not all there is."""
         for pid in find_descendants(self._child.pid):
             found = _Process.find(pid)
             if found is not None:
                 self._ranks.add(found)
+        if self._has_leader and self._leader is None:
+            self._leader = next(filter(self._is_leader, self._ranks), None)
+
+    def _look(self) -> None:
+        self._find()
         if not self._ready and self._deadline is None and answers_ok(self._plan.http, "/v2/health/ready"):
             self._ready = True
             ranks = f"{self._plan.ranks} rank{'s' * (self._plan.ranks > 1)}"
             self._report(f"ready: http://{self._plan.http}, {ranks}")
-        if self._plan.ranks > 1:
-            self._leader = self._leader or next((one for one in self._ranks if one.is_leader()), None)
-            if self._leader is not None and not self._leader.is_alive():
-                # It has ended, well or not: the others have nobody to compute for.
-                for one in self._ranks:
-                    if one.name == NAME:
-                        one.send(signal.SIGTERM)
-                self._deadline = self._deadline or time.monotonic() + self._drain_s
+        if self._leader is not None and not self._leader.is_alive():
+            # It has ended, well or not: the others have nobody to compute for.
+            for one in self._ranks:
+                if one.name == NAME:
+                    one.send(signal.SIGTERM)
+            self._deadline = self._deadline or time.monotonic() + self._drain_s
         if self._deadline is not None and time.monotonic() > self._deadline:
             self._report(f"not ended after {self._drain_s:g} s: killed")
             self._killed = True
             self._deadline = time.monotonic() + self._drain_s
             self._child.kill()
             self._kill_ranks()
+
+    @property
+    def _has_leader(self) -> bool:
+        return self._plan.ranks > 1 or self._plan.is_launched
+
+    def _is_leader(self, one: _Process) -> bool:
+        # A launcher hides the rank of what it starts, which is the only server then.
+        return one.name == NAME if self._plan.is_launched else one.is_leader()
 
     def _stop(self) -> None:
         if self._asked:
@@ -126,6 +138,7 @@ class _Watch:
             self._child.kill()
             self._kill_ranks()
             return
+        self._find()
         self._asked = True
         self._deadline = time.monotonic() + self._drain_s
         self._report("stopping; a second signal stops at once")

@@ -1,7 +1,8 @@
 """TensorRT-LLM's `llmapi` model, played over the core model beside it: same tensors, same answers.
 
-Owns what that model does otherwise than the five: no batch dimension, the text so far with every streamed
-step, reasons in words, the prompt before an answer in one piece. Knows nothing of the gateway under test.
+Owns what that model does otherwise than the five: the checkpoint comes from `model.yaml`, no batch dimension,
+the text so far with every streamed step, reasons in words, the prompt before an answer in one piece. Knows
+nothing of the gateway under test.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ import numpy as np
 from inflight._native import Tokenizer
 from inflight.executors.base import FinishReason
 from inflight.launch.model import find_model
+from inflight.model.llmapi import read
 from inflight.triton.models.python_backend import BadRequest, Config, Reply, error, pb_utils, tensor
 
 #: Input -> the core model's, and its type.
@@ -39,6 +42,8 @@ REASONS = {
     FinishReason.TIMED_OUT: "timeout",
     FinishReason.CANCELLED: "cancelled",
 }
+#: NVIDIA's names the checkpoint in it, and Triton's settings.
+FILE = Path(__file__).parent / "model.yaml"
 #: Requests at once; each waits in a thread of its own.
 THREADS = 64
 
@@ -46,9 +51,17 @@ THREADS = 64
 class TritonPythonModel:
     """Triton's name for a model."""
 
+    @staticmethod
+    def auto_complete_config(config: Any) -> Any:
+        """Where Triton completes configs: what `triton_config` says."""
+        triton = read(FILE).triton
+        config.set_model_transaction_policy({"decoupled": bool(triton["decoupled"])})
+        config.set_max_batch_size(int(triton["max_batch_size"]))
+        return config
+
     def initialize(self, args: Mapping[str, str]) -> None:
         self._config = Config(args)
-        found = find_model(self._config.text("tokenizer_dir"), None, weights=False)
+        found = find_model(read(FILE).model, None, weights=False)
         self._tokenizer = Tokenizer(found.assets())
         self._pool = ThreadPoolExecutor(THREADS, "llmapi")
 
