@@ -34,7 +34,7 @@ const CRATE: Arrows = &[
     ("dispatch", &["connection", "delivery", "handles", "inbox", "placement", "prompt_request", "registry", "request_queue", "table"]),
     ("transcript", &[]),
     ("survival", &["delivery", "dispatch", "inbox", "metrics"]),
-    ("forward", &["classify", "connection", "delivery", "dispatch", "inbox", "metrics", "model", "pool", "rpc", "shared_stream", "slot", "stops", "survival", "table", "transcript"]),
+    ("forward", &["classify", "delivery", "dispatch", "inbox", "metrics", "model", "placement", "pool", "rpc", "shared_stream", "slot", "stops", "survival", "table", "transcript"]),
     ("inflight", &["chat_templates", "connection", "context", "handles", "metrics", "model", "peer", "placement", "pool", "prompt_request", "registry", "request_queue", "rpc", "slot"]),
     ("triton", &["chat_templates", "classify", "connection", "context", "handles", "inbox", "metrics", "model", "peer", "pool", "prompt_request", "pulse", "registry", "request_queue", "rpc", "slot", "trace"]),
     ("connect", &["context", "inflight", "rpc", "slot", "triton"]),

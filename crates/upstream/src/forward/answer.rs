@@ -148,6 +148,7 @@ impl ForwardStream {
     /// What of a response is for the client. Pending: none of it.
     fn receive(&mut self, message: EncodedResponse) -> Next {
         self.open.slot.pulse.hear();
+        self.open.started();
         let id = Arc::clone(&self.id);
         let Some(begun) = &mut self.begun else {
             if let Some(Responses::Alone(_)) = self.rest {
