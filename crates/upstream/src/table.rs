@@ -370,6 +370,7 @@ impl Table {
         let _one = self.changing.lock();
         slot.set_reason(reason);
         slot.peer.set_down();
+        slot.part();
         slot.connections.store(Arc::default());
     }
 

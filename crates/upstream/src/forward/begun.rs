@@ -85,11 +85,11 @@ impl Begun {
     }
 
     /// Goes back to the server that kept the request, because the one on trial has failed it.
-    pub(super) fn take_back(&mut self, open: &Open, reason: Option<RetryReason>) {
+    pub(super) fn take_back(&mut self, open: &Open, reason: Option<RetryReason>, tried: &Open) {
         if self.said.is_empty() {
             self.weights.clone_from(&open.generator.weights);
         }
-        self.survival.take_back(reason);
+        self.survival.take_back(reason, &tried.life);
     }
 
     /// Whether the gateway ends.

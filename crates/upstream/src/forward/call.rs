@@ -15,6 +15,7 @@ use crate::delivery::{
 use crate::metrics::RetryReason;
 use crate::placement::Placed;
 use crate::pool::{Link, Pool};
+use crate::process::Life;
 use crate::slot::WorkerSlot;
 use crate::stops::Source;
 use crate::table::Picked;
@@ -28,6 +29,7 @@ pub struct Open {
     pub(super) link: Arc<Link>,
     pub(super) model: String,
     pub(super) generator: Generator,
+    pub(super) life: Life,
     /// Why the server was picked, where its reports are heard.
     pub(super) placed: Option<Placed>,
 }
@@ -63,6 +65,7 @@ impl Open {
             link,
             model: picked.model.clone(),
             generator: Generator::of(picked),
+            life: picked.slot.life(),
             placed,
         }
     }
