@@ -90,3 +90,35 @@ def test_workers_that_come_back_are_known_to_hold_nothing(fleet: Fleet, start: S
     assert fleet.ask(prompt(1)) == 0
     assert fleet.placed("cache") == before
     assert fleet.ask(prompt(1)) > 0
+
+
+def test_prompts_of_kserve_s_models_go_where_they_are_cached(fleet: Fleet) -> None:
+    def ids(number: int) -> dict[str, object]:
+        def tensor(name: str, values: list[int]) -> dict[str, object]:
+            return {"name": name, "datatype": "INT32", "shape": [1, len(values)], "data": values}
+
+        tokens = prompt(number)
+        inputs = [tensor("input_ids", tokens), tensor("input_lengths", [len(tokens)])]
+        return {"inputs": [*inputs, tensor("request_output_len", [2])]}
+
+    def text(number: int) -> dict[str, object]:
+        return {"text_input": f"{number} {'and so on ' * 60}", "max_tokens": 2}
+
+    def streamed(number: int) -> dict[str, object]:
+        return {**text(number + 100), "stream": True}
+
+    for path, body in (
+        ("tensorrt_llm/infer", ids),
+        ("ensemble/generate", text),
+        ("tensorrt_llm_bls/generate_stream", streamed),
+    ):
+        before = fleet.placed("cache")
+        for turn in range(3):
+            for number in range(6):
+                answer = post(fleet.http, f"/v2/models/{path}", body(number))
+                assert answer.status == 200, answer.body
+            # Each comes back to where it was.
+            assert fleet.placed("cache") - before >= 6 * turn, path
+    assert total(fleet.http, "inflight_gateway_cache_report_faults_total") == 0
+    # Whoever takes part in a conversation over both APIs finds the same worker.
+    assert fleet.ask(prompt(0)) > LENGTH // 2

@@ -14,6 +14,7 @@ use tonic::Code;
 use super::handles::Handle;
 use super::inbox::{Inbox, Notice};
 use super::placement::Seat;
+use super::process::Life;
 use super::prompt_request::PromptRequest;
 use super::pulse::Pulse;
 use super::registry::{Registry, Sequences};
@@ -51,6 +52,7 @@ pub struct Connection {
     leaving: AtomicBool,
     /// Its place among the workers of its model; `None`: there are too many.
     seat: Option<Arc<Seat>>,
+    life: Life,
     transport: Box<dyn Transport>,
     registry: Arc<Registry>,
 }
@@ -72,6 +74,7 @@ impl Connection {
             pulse,
             leaving: AtomicBool::new(false),
             seat: None,
+            life: Life::default(),
             transport,
             registry,
         }
@@ -81,6 +84,17 @@ impl Connection {
     #[must_use]
     pub fn seated(self, seat: Option<Arc<Seat>>) -> Self {
         Self { seat, ..self }
+    }
+
+    /// With the process that it is to.
+    #[must_use]
+    pub fn of(self, life: Life) -> Self {
+        Self { life, ..self }
+    }
+
+    /// The process that it is to.
+    pub fn life(&self) -> &Life {
+        &self.life
     }
 
     /// Its place among the workers of its model.

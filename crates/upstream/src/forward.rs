@@ -6,6 +6,7 @@ mod begun;
 mod call;
 mod calls;
 mod merge;
+mod prompt;
 mod said;
 mod service;
 mod streams;
@@ -28,6 +29,7 @@ pub use self::answer::ForwardStream;
 use self::begun::Begun;
 pub use self::call::Open;
 use self::call::{Asked, Failed, given_up, lost};
+use self::prompt::{Prompt, text_bytes};
 pub use self::service::ForwardCall;
 use self::streams::{OnItsWay, may_share};
 use super::classify::classify;
@@ -35,9 +37,12 @@ use super::delivery::{CallContext, ResumeLimits, ended, retry_reason};
 use super::stops::{Source, Stops};
 use super::table::{NoPeer, Picked, Table};
 use crate::metrics::{Metrics, RetryReason};
+use crate::placement::Placed;
 
 /// How long a model's metadata is taken to hold: as long as a configuration is between two looks at it.
 const METADATA_AGE: Duration = Duration::from_secs(5);
+/// Longest text that is encoded where other requests wait for it; longer ones take milliseconds.
+const ENCODED_AT_ONCE: usize = 16 << 10;
 /// Models whose metadata is kept.
 const METADATA_KEPT: usize = 256;
 
@@ -128,6 +133,10 @@ impl Forward {
             Target::Any => None,
             Target::Same(source) => Some(source.id.clone()),
         };
+        let prompt = match about {
+            None => self.prompt(&message).await,
+            Some(_) => None,
+        };
         // One that stops another goes under the id that it has, or has none.
         let may_share = !asks_to_stop(&message) && may_share(&message);
         let asked = Asked {
@@ -137,6 +146,7 @@ impl Forward {
             is_stream: true,
             works: true,
             shares: may_share,
+            prompt: prompt.as_ref(),
         };
         let ask = |open: &Open| {
             let sent = self.start(message.clone(), open, asked, about.as_deref());
@@ -264,14 +274,51 @@ impl Forward {
             is_stream: false,
             works: false,
             shares: false,
+            prompt: None,
         };
-        Ok(self.pick(asked, &[])?.model)
+        Ok(self.pick(asked, &[])?.0.model)
     }
 
-    fn pick(&self, asked: Asked<'_>, tried: &[Arc<str>]) -> Result<Picked, Status> {
+    /// What a request asks of a worker's cache; `None`: that does not matter, or it has no single prompt.
+    async fn prompt(&self, message: &ModelInferRequest) -> Option<Prompt> {
+        let one = self
+            .table
+            .placing(&message.model_name, &message.model_version)?;
+        let Some(bytes) = text_bytes(message) else {
+            return Prompt::read(message, None);
+        };
+        let text = one.served.text.clone()?;
+        if bytes <= ENCODED_AT_ONCE {
+            return Prompt::read(message, Some(&text));
+        }
+        let message = message.clone();
+        let read = move || Prompt::read(&message, Some(&text));
+        tokio::task::spawn_blocking(read).await.ok().flatten()
+    }
+
+    /// Picks the server of a call among those that fit.
+    fn pick_that(
+        &self,
+        asked: Asked<'_>,
+        fits: impl Fn(&Picked) -> bool,
+    ) -> Result<(Picked, Option<Placed>), NoPeer> {
         let Asked { model, version, .. } = asked;
-        let fits = |picked: &Picked| !tried.contains(&picked.slot.address);
-        let picked = self.table.pick_peer(model, version, fits);
+        match asked.prompt {
+            Some(prompt) => {
+                let asks = |block_tokens| prompt.ask(block_tokens);
+                self.table.pick_peer(model, version, fits, Some(&asks))
+            }
+            None => self.table.pick_peer(model, version, fits, None),
+        }
+    }
+
+    fn pick(
+        &self,
+        asked: Asked<'_>,
+        tried: &[Arc<str>],
+    ) -> Result<(Picked, Option<Placed>), Status> {
+        let Asked { model, version, .. } = asked;
+        let picked = self.pick_that(asked, |picked| !tried.contains(&picked.slot.address));
         picked.map_err(|missing| match missing {
             // Clients look for these words of Triton's.
             NoPeer::Unknown if version.is_empty() => Status::not_found(format!(

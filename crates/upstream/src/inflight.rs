@@ -83,6 +83,7 @@ impl Worker {
         }
         let description = assets.describe(DescribeRequest {});
         let description = rpc::call("ModelAssets.Describe", description).await?;
+        slot.met(description.created_unix_seconds);
         let of = description.served_model_name.clone();
         let core = description.core_model_name.clone();
         let mut served = Vec::new();

@@ -26,6 +26,7 @@ pub mod model;
 pub mod peer;
 pub mod placement;
 pub mod pool;
+pub mod process;
 pub mod prompt_request;
 pub mod pulse;
 pub mod registry;

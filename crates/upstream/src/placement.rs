@@ -23,7 +23,7 @@ use inflight_routing::index::{Held, Index};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-pub use self::ask::Ask;
+pub use self::ask::{Ask, FIRST_LEVEL};
 pub use self::placed::Placed;
 pub use self::seat::{Hearing, Seat};
 pub use self::trust::Fault;

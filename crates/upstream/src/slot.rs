@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use super::connection::Connection;
 use super::inbox::Notice;
 use super::peer::Peer;
+use super::process::Life;
 use super::pulse::Pulse;
 
 /// Requests that are being prepared for a server when it is taken out have so long to be sent.
@@ -33,6 +34,8 @@ pub struct WorkerSlot {
     pub(super) connections: ArcSwap<Vec<Arc<Connection>>>,
     /// The models it last served, and why it is not ready now.
     pub(super) past: Mutex<Past>,
+    /// The process that it was connected to last.
+    life: ArcSwap<Life>,
     /// Set once it is no longer configured.
     pub(super) retired: watch::Sender<bool>,
     /// Signals each [`Notice`].
@@ -71,6 +74,7 @@ impl WorkerSlot {
             peer: Peer::default(),
             connections: ArcSwap::default(),
             past: Mutex::new(past),
+            life: ArcSwap::default(),
             retired: watch::Sender::new(false),
             notices: watch::Sender::new(()),
         }
@@ -95,6 +99,21 @@ impl WorkerSlot {
     /// The connections of all its models; none when it is not ready.
     pub fn connections(&self) -> Arc<Vec<Arc<Connection>>> {
         self.connections.load_full()
+    }
+
+    /// It is connected anew, and says when it loaded its model.
+    pub(super) fn met(&self, created: i64) {
+        self.life.store(Arc::new(self.life.load().next(created)));
+    }
+
+    /// It is lost.
+    pub(super) fn part(&self) {
+        self.life.load().part();
+    }
+
+    /// The process that it is connected to, or was last.
+    pub(super) fn life(&self) -> Life {
+        Life::clone(&self.life.load())
     }
 
     /// Whether any of its models can take requests.

@@ -18,10 +18,13 @@ use super::delivery::ResumeLimits;
 use super::dispatch::NotDispatched;
 use super::inbox::Notice;
 use crate::metrics::{Resumes, RetryLabels, RetryReason};
+use crate::process::Life;
 
 /// How many servers in a row may be lost without new output. A request that itself ends servers must not reach all
-/// of them.
-const FRUITLESS: u32 = 3;
+/// of them. One that is known to have survived the loss does not count.
+const FRUITLESS: usize = 3;
+/// A server that ends is missed earlier: all its connections end at the same time.
+const MISSED_WITHIN: Duration = Duration::from_millis(500);
 /// How soon a request that no server takes is offered again.
 const RETRY_EVERY: Duration = Duration::from_millis(50);
 /// How long after it failed its requests it may take until a server is known to have ended: a plain Triton is looked at
@@ -139,6 +142,26 @@ struct Trial {
     since: Instant,
 }
 
+/// A server that was lost without new output.
+#[derive(Clone, Debug)]
+struct Loss {
+    life: Life,
+    at: Instant,
+}
+
+impl Loss {
+    fn of(life: &Life) -> Self {
+        let (life, at) = (life.clone(), Instant::now());
+        Self { life, at }
+    }
+
+    /// Whether the request may have ended the server, for all that is known.
+    fn may_have_ended_it(&self) -> bool {
+        let stayed = self.life.is_connected() && self.at.elapsed() >= MISSED_WITHIN;
+        !stayed && !self.life.went_on()
+    }
+}
+
 /// See the module. `E`: what the request's client reads of a failure.
 #[derive(Debug)]
 pub struct Survival<E> {
@@ -150,7 +173,8 @@ pub struct Survival<E> {
     since: Option<Instant>,
     retry: Option<Pin<Box<Sleep>>>,
     losses: u32,
-    fruitless: u32,
+    /// Since the last new output.
+    fruitless: Vec<Loss>,
     /// Whether no server was there before it had generated anything.
     has_outlived: bool,
     /// Until the first new output after a move.
@@ -170,7 +194,7 @@ impl<E> Survival<E> {
             since: None,
             retry: None,
             losses: 0,
-            fruitless: 0,
+            fruitless: Vec::new(),
             has_outlived: false,
             is_paused: false,
             report: Report::default(),
@@ -202,7 +226,7 @@ impl<E> Survival<E> {
     /// Notes that output came, and whether any of it was new.
     pub fn heard(&mut self, has_new: bool) {
         if has_new {
-            self.fruitless = 0;
+            self.fruitless.clear();
         }
         if let Some(trial) = self.trial.take_if(|_| has_new) {
             let reason = Cause::<E>::Notice(trial.notice).reason();
@@ -232,14 +256,14 @@ impl<E> Survival<E> {
     }
 
     /// Notes that the server on trial has failed the request: the one that kept it has it again. `reason`: why another
-    /// one may do better.
-    pub fn take_back(&mut self, reason: Option<RetryReason>) {
+    /// one may do better. `tried`: the server on trial.
+    pub fn take_back(&mut self, reason: Option<RetryReason>, tried: &Life) {
         let Some(trial) = self.trial.take() else {
             return;
         };
         if reason != Some(RetryReason::Full) {
             self.losses += 1;
-            self.fruitless += 1;
+            self.fruitless.push(Loss::of(tried));
         }
         if reason.is_some() && !self.has_lost_enough() {
             self.cause = Some(Cause::Notice(trial.notice));
@@ -248,7 +272,11 @@ impl<E> Survival<E> {
     }
 
     fn has_lost_enough(&self) -> bool {
-        self.losses > self.limits.most || self.fruitless >= FRUITLESS
+        let ended = self
+            .fruitless
+            .iter()
+            .filter(|loss| loss.may_have_ended_it());
+        self.losses > self.limits.most || ended.count() >= FRUITLESS
     }
 
     /// Notes that another server generated something else, which ends the request.
@@ -256,11 +284,17 @@ impl<E> Survival<E> {
         self.metrics.failed.inc();
     }
 
-    /// Notes that the server has failed the request.
+    /// Notes that a server has failed the request.
     ///
     /// # Errors
     /// It may not continue.
-    pub fn lose(&mut self, error: E, reason: RetryReason, is_over: bool) -> Result<(), E> {
+    pub fn lose(
+        &mut self,
+        error: E,
+        reason: RetryReason,
+        lost: &Life,
+        is_over: bool,
+    ) -> Result<(), E> {
         if is_over {
             return Err(error);
         }
@@ -271,7 +305,7 @@ impl<E> Survival<E> {
             return Ok(());
         }
         self.losses += 1;
-        self.fruitless += 1;
+        self.fruitless.push(Loss::of(lost));
         if self.has_lost_enough() {
             self.metrics.failed.inc();
             return Err(error);
@@ -280,14 +314,15 @@ impl<E> Survival<E> {
         Ok(())
     }
 
-    /// Waits for a server after `sent` have failed the request, which has generated nothing.
+    /// Waits for a server after `sent` have failed the request, which has generated nothing; `lost` was the last of them.
     ///
     /// # Errors
     /// It may not continue.
-    pub fn outlive(&mut self, error: E, sent: u32, is_over: bool) -> Result<(), E> {
+    pub fn outlive(&mut self, error: E, sent: u32, lost: &Life, is_over: bool) -> Result<(), E> {
         self.has_outlived = true;
-        self.fruitless = sent.saturating_sub(1);
-        self.lose(error, RetryReason::Unavailable, is_over)
+        let before = sent.saturating_sub(1) as usize;
+        self.fruitless = vec![Loss::of(&Life::default()); before];
+        self.lose(error, RetryReason::Unavailable, lost, is_over)
     }
 
     /// Notes that the request had better continue elsewhere.

@@ -1,6 +1,8 @@
 //! The table of models: model → workers. Owns which worker a request goes to; knows nothing of how
 //! connections are made or of what requests say.
 
+mod peers;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -11,10 +13,10 @@ use inflight_text::ChatTemplate;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+pub use self::peers::{Asks, NoPeer, Picked};
 use super::connection::Connection;
 use super::inbox::Notice;
 use super::placement::{Ask, Placed, Placement};
-use super::pool::Pool;
 use super::prompt_request::PromptRequest;
 use super::slot::{PastModel, WorkerSlot};
 use crate::metrics::Placements;
@@ -173,27 +175,6 @@ pub enum NoModel {
     Refused(String),
 }
 
-/// Why no server takes a call of KServe's.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoPeer {
-    /// Some server has never said what it serves: the name may yet appear.
-    NotYet,
-    /// No server has the model.
-    Unknown,
-    /// Several models go by the name; these are names of one each.
-    Ambiguous(Vec<String>),
-    /// All that have it are away, or have been tried.
-    NoneReady,
-}
-
-/// A server that was picked for a call, and the name that the model has there.
-#[derive(Clone, Debug)]
-pub struct Picked {
-    pub slot: Arc<WorkerSlot>,
-    pub pool: Arc<Pool>,
-    pub model: String,
-}
-
 /// All workers and the models they serve.
 #[derive(Debug)]
 pub struct Table {
@@ -330,82 +311,6 @@ impl Table {
         })
     }
 
-    /// Picks the server of a call for this model: the one with the fewest open requests, and among equals the one
-    /// whose last turn is longest ago; none that does not fit. `OWN:MODEL` is the model at workers whose
-    /// own model is called `OWN`, and at others the model of that name. Needs an empty version, or one that there is.
-    ///
-    /// # Errors
-    /// [`NoPeer`].
-    pub fn pick_peer(
-        &self,
-        name: &str,
-        version: &str,
-        fits: impl Fn(&Picked) -> bool,
-    ) -> Result<Picked, NoPeer> {
-        let mut owners: Vec<Option<String>> = Vec::new();
-        let mut is_heard = false;
-        let mut is_complete = true;
-        let mut fitting = Vec::new();
-        let workers = self.workers.load();
-        let configured = workers.iter().filter(|slot| !slot.is_retired());
-        for slot in configured {
-            let Some(served) = slot.peer.served() else {
-                is_complete = false;
-                continue;
-            };
-            is_heard = true;
-            let qualified = served.of.as_deref().and_then(|of| {
-                let rest = name.strip_prefix(of)?.strip_prefix(':')?;
-                served.has(rest, version).then_some(rest)
-            });
-            let model = if served.has(name, version) {
-                if !owners.contains(&served.of) {
-                    owners.push(served.of.clone());
-                }
-                name
-            } else if let Some(model) = qualified {
-                model
-            } else {
-                continue;
-            };
-            fitting.push(Picked {
-                slot: Arc::clone(slot),
-                pool: served.pool.clone(),
-                model: model.to_owned(),
-            });
-        }
-        if owners.len() > 1 {
-            let names = owners
-                .into_iter()
-                .flatten()
-                .map(|of| format!("{of}:{name}"));
-            return Err(NoPeer::Ambiguous(names.collect()));
-        }
-        if fitting.is_empty() {
-            return Err(if is_heard && is_complete {
-                NoPeer::Unknown
-            } else {
-                NoPeer::NotYet
-            });
-        }
-        let choose = || {
-            let ready = fitting
-                .iter()
-                .filter(|picked| picked.slot.takes_calls())
-                .filter(|picked| fits(picked));
-            let loads = ready.map(|picked| {
-                let last_turn = picked.slot.peer.last_turn.number();
-                (picked.slot.active(), last_turn, picked)
-            });
-            let least = loads.min_by_key(|(load, last_turn, _)| (*load, *last_turn));
-            least.map(|(_, last_turn, picked)| (picked, last_turn))
-        };
-        let picked = self
-            .turns
-            .pick(choose, |picked| &picked.slot.peer.last_turn);
-        picked.cloned().ok_or(NoPeer::NoneReady)
-    }
-
     /// Whether any worker is ready.
     pub fn ready(&self) -> bool {
         self.workers.load().iter().any(|slot| slot.is_ready())
@@ -465,6 +370,7 @@ impl Table {
         let _one = self.changing.lock();
         slot.set_reason(reason);
         slot.peer.set_down();
+        slot.part();
         slot.connections.store(Arc::default());
     }
 

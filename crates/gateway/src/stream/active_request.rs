@@ -139,7 +139,7 @@ impl ActiveRequest {
         let Some((resumption, former)) = self.resumption.as_mut().zip(self.former.take()) else {
             return false;
         };
-        resumption.take_back(self.retry);
+        resumption.take_back(self.retry, self.handles.connection().life());
         let Former {
             inbox,
             handles,
@@ -184,7 +184,7 @@ impl ActiveRequest {
     pub(crate) fn outlive(&mut self, error: ApiError, sent: u32) -> Result<(), ApiError> {
         match (&mut self.resumption, self.retry.take()) {
             (Some(resumption), Some(_)) if self.handles.connection().is_lost() => {
-                resumption.outlive(error, sent)
+                resumption.outlive(error, sent, self.handles.connection().life())
             }
             _ => Err(error),
         }
@@ -268,7 +268,9 @@ impl ActiveRequest {
             }
             let result = match (result, self.retry) {
                 (Err(error), Some(reason)) if self.survives() => {
-                    match self.resumption.as_mut().map(|own| own.lose(error, reason)) {
+                    let lost = self.handles.connection().life();
+                    let resumption = self.resumption.as_mut();
+                    match resumption.map(|own| own.lose(error, reason, lost)) {
                         Some(Err(error)) => Err(error),
                         Some(Ok(())) | None => continue,
                     }

@@ -10,6 +10,7 @@ use inflight_upstream::delivery::ResumeLimits;
 use inflight_upstream::dispatch::{Dispatched, NotDispatched};
 use inflight_upstream::inbox::{DeltaDetails, Notice};
 use inflight_upstream::metrics::{Resumes, RetryReason};
+use inflight_upstream::process::Life;
 use inflight_upstream::survival::{Mover, Report, Step, Survival, Way};
 use inflight_upstream::transcript::Differs;
 use tokio::time::Instant;
@@ -143,24 +144,36 @@ impl Resumption {
     }
 
     /// Notes that the worker on trial has failed the request: the one that kept it has it again.
-    pub(super) fn take_back(&mut self, reason: Option<RetryReason>) {
-        self.survival.take_back(reason);
+    pub(super) fn take_back(&mut self, reason: Option<RetryReason>, tried: &Life) {
+        self.survival.take_back(reason, tried);
     }
 
-    /// Notes that the worker has failed the request.
+    /// Notes that a worker has failed the request.
     ///
     /// # Errors
     /// It may not continue.
-    pub(super) fn lose(&mut self, error: ApiError, reason: RetryReason) -> Result<(), ApiError> {
-        self.survival.lose(error, reason, self.origin.is_over())
+    pub(super) fn lose(
+        &mut self,
+        error: ApiError,
+        reason: RetryReason,
+        lost: &Life,
+    ) -> Result<(), ApiError> {
+        let is_over = self.origin.is_over();
+        self.survival.lose(error, reason, lost, is_over)
     }
 
-    /// Waits for a worker after `sent` have failed the request, which has generated nothing.
+    /// Waits for a worker after `sent` have failed the request, which has generated nothing; `lost` was the last of them.
     ///
     /// # Errors
     /// It may not continue.
-    pub(super) fn outlive(&mut self, error: ApiError, sent: u32) -> Result<(), ApiError> {
-        self.survival.outlive(error, sent, self.origin.is_over())
+    pub(super) fn outlive(
+        &mut self,
+        error: ApiError,
+        sent: u32,
+        lost: &Life,
+    ) -> Result<(), ApiError> {
+        let is_over = self.origin.is_over();
+        self.survival.outlive(error, sent, lost, is_over)
     }
 
     /// Notes that the request had better continue elsewhere.

@@ -442,6 +442,37 @@ async fn a_request_that_ends_workers_ends_after_three_that_bring_nothing() {
 }
 
 #[tokio::test]
+async fn workers_that_only_lost_their_connection_were_not_ended_by_the_request() {
+    let (mut workers, gateway) = workers::<2>(&[]).await;
+    let mut client = Client::connect(gateway.address).await;
+    let body = chat(json!({"stream": true}));
+    let serve = async {
+        let (place, first) = either(&mut workers).await;
+        first.tokens(&tokens("a")).await;
+        place
+    };
+    let (mut stream, mut place) = tokio::join!(client.open(PATH, &body), serve);
+    let mut last = None;
+    // More than may end in a row.
+    for _ in 0..5 {
+        let address = workers[place].address;
+        workers[place].kill();
+        place = 1 - place;
+        let again = workers[place].next_request().await;
+        assert_eq!(generated(&again.message), (tokens("a"), vec![1]));
+        // The same process: it loaded its model when the one before did.
+        workers[1 - place] = ScriptedWorker::start_at(resuming_model(), address).await;
+        while !counts(&gateway, &format!("worker_up{{worker=\"{address}\"}} 1")).await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        last = Some(again);
+    }
+    let last = last.expect("there were losses");
+    last.finish(&tokens("b"), FinishReason::EndId).await;
+    assert_eq!(text(&stream.rest().await, 0), "ab");
+}
+
+#[tokio::test]
 async fn a_full_worker_is_asked_again_until_it_has_room() {
     let ([mut first, mut second], gateway) = workers(&[]).await;
     let mut client = Client::connect(gateway.address).await;

@@ -117,7 +117,9 @@ impl ForwardStream {
             return Err(status);
         };
         let is_over = begun.is_over();
-        begun.survival.outlive(status, sent, is_over)?;
+        begun
+            .survival
+            .outlive(status, sent, &self.open.life, is_over)?;
         let response = poll_fn(|context| self.poll_next_unpin(context));
         let response = match first {
             None => response.await,
@@ -148,6 +150,7 @@ impl ForwardStream {
     /// What of a response is for the client. Pending: none of it.
     fn receive(&mut self, message: EncodedResponse) -> Next {
         self.open.slot.pulse.hear();
+        self.open.started();
         let id = Arc::clone(&self.id);
         let Some(begun) = &mut self.begun else {
             if let Some(Responses::Alone(_)) = self.rest {
@@ -174,7 +177,8 @@ impl ForwardStream {
                 };
                 // Passed on as it came, unless it may continue elsewhere.
                 let is_over = begun.is_over();
-                let lose = |reason| begun.survival.lose(failed, reason, is_over).is_ok();
+                let life = &self.open.life;
+                let lose = |reason| begun.survival.lose(failed, reason, life, is_over).is_ok();
                 return match reason.is_some_and(lose) {
                     true => {
                         self.rest = None;
@@ -224,7 +228,10 @@ impl ForwardStream {
             return self.fail(status);
         };
         let is_over = begun.is_over();
-        match begun.survival.lose(status, reason, is_over) {
+        match begun
+            .survival
+            .lose(status, reason, &self.open.life, is_over)
+        {
             Ok(()) => Poll::Pending,
             Err(status) => self.fail(status),
         }
@@ -236,7 +243,7 @@ impl ForwardStream {
             return false;
         };
         let Former { rest, open, source } = *former;
-        begun.take_back(&open, reason);
+        begun.take_back(&open, reason, &self.open);
         if let Some(named) = &self.context.named {
             named.is_at(source);
         }

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use super::call::{Asked, Generator};
+use super::prompt::Prompt;
 use super::said::Said;
 use super::streams::Responses;
 use super::{Forward, Open, given_up};
@@ -84,11 +85,11 @@ impl Begun {
     }
 
     /// Goes back to the server that kept the request, because the one on trial has failed it.
-    pub(super) fn take_back(&mut self, open: &Open, reason: Option<RetryReason>) {
+    pub(super) fn take_back(&mut self, open: &Open, reason: Option<RetryReason>, tried: &Open) {
         if self.said.is_empty() {
             self.weights.clone_from(&open.generator.weights);
         }
-        self.survival.take_back(reason);
+        self.survival.take_back(reason, &tried.life);
     }
 
     /// Whether the gateway ends.
@@ -184,6 +185,7 @@ impl Mover for Moving<'_> {
     type Sent = (Responses, Open);
 
     fn send(&mut self, may_return: bool) -> Result<Self::Sent, NotDispatched> {
+        let prompt = Prompt::read(self.message, None);
         let asked = Asked {
             model: &self.message.model_name,
             version: &self.message.model_version,
@@ -191,15 +193,13 @@ impl Mover for Moving<'_> {
             is_stream: true,
             works: true,
             shares: self.may_share,
+            prompt: prompt.as_ref(),
         };
         let fits = |picked: &Picked| self.suits(picked, may_return);
-        let picked = self
-            .forward
-            .table
-            .pick_peer(asked.model, asked.version, fits);
-        let picked = picked.map_err(|_| NotDispatched::NoWorker)?;
+        let picked = self.forward.pick_that(asked, fits);
+        let (picked, placed) = picked.map_err(|_| NotDispatched::NoWorker)?;
         let again = self.again().map_err(|_| NotDispatched::NoWorker)?;
-        let open = Open::new(&picked, asked.link(&picked.pool));
+        let open = Open::new(&picked, placed, asked.link(&picked.pool));
         let sent = self.forward.start(again, &open, asked, None);
         let sent = sent.map_err(|status| match status.code() {
             Code::ResourceExhausted => NotDispatched::Full,

@@ -6,14 +6,16 @@ use std::sync::Arc;
 
 use tonic::{Code, Status};
 
+use super::prompt::Prompt;
 use super::{Forward, Target};
 use crate::classify::classify;
-use crate::connection::Connection;
 use crate::delivery::{
     CallContext, Deliverable, GivenUp, Sent, Tried, deliver, ended, retry_reason,
 };
 use crate::metrics::RetryReason;
+use crate::placement::Placed;
 use crate::pool::{Link, Pool};
+use crate::process::Life;
 use crate::slot::WorkerSlot;
 use crate::stops::Source;
 use crate::table::Picked;
@@ -27,6 +29,9 @@ pub struct Open {
     pub(super) link: Arc<Link>,
     pub(super) model: String,
     pub(super) generator: Generator,
+    pub(super) life: Life,
+    /// Why the server was picked, where its reports are heard.
+    pub(super) placed: Option<Placed>,
 }
 
 /// What generates the answers of a model, as far as they may continue elsewhere.
@@ -40,10 +45,10 @@ pub(super) struct Generator {
 
 impl Generator {
     pub(super) fn of(picked: &Picked) -> Self {
-        let connections = picked.slot.connections();
-        let core = |one: &&Arc<Connection>| one.served.description.core_model_name == picked.model;
-        let core = connections.iter().find(core);
-        let one = core.or_else(|| connections.first());
+        let one = picked.generates();
+        let core = one
+            .as_ref()
+            .filter(|one| one.served.description.core_model_name == picked.model);
         Self {
             resumes: core.is_some_and(|core| core.resumes()),
             weights: one.map_or_else(String::new, |one| one.served.description.weights.clone()),
@@ -52,7 +57,7 @@ impl Generator {
 }
 
 impl Open {
-    pub(super) fn new(picked: &Picked, link: Arc<Link>) -> Self {
+    pub(super) fn new(picked: &Picked, placed: Option<Placed>, link: Arc<Link>) -> Self {
         picked.slot.peer.enter();
         Self {
             slot: Arc::clone(&picked.slot),
@@ -60,6 +65,15 @@ impl Open {
             link,
             model: picked.model.clone(),
             generator: Generator::of(picked),
+            life: picked.slot.life(),
+            placed,
+        }
+    }
+
+    /// The first output came.
+    pub(super) fn started(&mut self) {
+        if let Some(placed) = &mut self.placed {
+            placed.started();
         }
     }
 
@@ -95,6 +109,8 @@ pub(super) struct Asked<'a> {
     pub works: bool,
     /// Whether it may share a stream with others.
     pub shares: bool,
+    /// What it asks of a worker's cache.
+    pub prompt: Option<&'a Prompt>,
 }
 
 impl Asked<'_> {
@@ -200,15 +216,15 @@ where
 
     fn send(&mut self, tried: &mut Tried) -> Result<Sent, Status> {
         let asked = self.asked;
-        let (picked, link) = match &self.target {
+        let (picked, placed, link) = match &self.target {
             Target::Same(source) if tried.is_empty() => {
-                (source.picked.clone(), Arc::clone(&source.link))
+                (source.picked.clone(), None, Arc::clone(&source.link))
             }
             Target::Same(_) => return Err(Status::unavailable("only one server has the request")),
             Target::Any => {
-                let picked = self.forward.pick(asked, tried.addresses())?;
+                let (picked, placed) = self.forward.pick(asked, tried.addresses())?;
                 let link = asked.link(&picked.pool);
-                (picked, link)
+                (picked, placed, link)
             }
         };
         let slot = &picked.slot;
@@ -219,7 +235,7 @@ where
             pulse: Arc::clone(&slot.pulse),
         };
         asked.trace_sent(slot);
-        let open = Open::new(&picked, link);
+        let open = Open::new(&picked, placed, link);
         let answer = Box::pin((self.ask)(&open));
         self.current = Some((open, answer));
         Ok(sent)

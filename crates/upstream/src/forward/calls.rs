@@ -23,6 +23,7 @@ impl Forward {
     ) -> Result<ModelInferResponse, Status> {
         refuse_shared_memory(&message)?;
         let target = self.target(&message, context).await?;
+        let prompt = self.prompt(&message).await;
         let mut context = context.clone();
         self.name(&message, &mut context);
         let id = message.id.clone();
@@ -37,6 +38,7 @@ impl Forward {
             is_stream: false,
             works: true,
             shares: false,
+            prompt: prompt.as_ref(),
         };
         let ask = |open: &Open| {
             let mut message = message.clone();
@@ -77,6 +79,7 @@ impl Forward {
             is_stream: false,
             works: false,
             shares: false,
+            prompt: None,
         };
         let ask = move |open: &Open| ask(open.link.client(), open.model.clone());
         let (answer, _open) = self.call(asked, Target::Any, ask).await?;

@@ -86,7 +86,7 @@ impl StepStream {
         let pulse = Arc::clone(&slot.pulse);
         let connection = Connection::new(address, served, pulse, transport, Arc::clone(&registry));
         Ok(Self {
-            connection: Arc::new(connection.seated(seat)),
+            connection: Arc::new(connection.seated(seat).of(slot.life())),
             registry,
             stream,
         })

@@ -5,7 +5,7 @@ use inflight_blocks::{Seed, keys};
 use crate::prompt_request::PromptRequest;
 
 /// Triton's level of requests that go before others.
-const FIRST_LEVEL: u32 = 1;
+pub const FIRST_LEVEL: u32 = 1;
 
 /// See the module.
 #[derive(Clone, Debug)]
@@ -51,12 +51,13 @@ impl Ask {
         }
     }
 
-    #[cfg(test)]
-    pub(super) fn of_one(tokens: &[i32], block_tokens: u32) -> Self {
+    /// The request of one prompt whose blocks are named with `seed`; `None`: its token ids do not say what they hold.
+    pub fn of_one(tokens: &[i32], seed: Option<Seed>, is_urgent: bool, block_tokens: u32) -> Self {
+        let named = seed.map(|seed| keys(tokens, block_tokens as usize, seed));
         Self {
-            keys: keys(tokens, block_tokens as usize, Seed::new(None, b"")),
-            tokens: tokens.len() as u32,
-            is_urgent: false,
+            keys: named.unwrap_or_default(),
+            tokens: u32::try_from(tokens.len()).unwrap_or(u32::MAX),
+            is_urgent,
             prompts: 1,
         }
     }

@@ -69,7 +69,8 @@ impl Seat {
         self.server
     }
 
-    pub(super) fn placement(&self) -> &Placement {
+    /// What is known of all workers of its model.
+    pub fn placement(&self) -> &Placement {
         &self.placement
     }
 

@@ -11,7 +11,7 @@ use super::*;
 const BLOCK: u32 = 4;
 
 fn ask(tokens: &[i32]) -> Ask {
-    Ask::of_one(tokens, BLOCK)
+    Ask::of_one(tokens, Some(Seed::new(None, b"")), false, BLOCK)
 }
 
 /// The keys of a prompt's blocks, as a worker's message stores them.
@@ -253,7 +253,7 @@ async fn blocks_of_another_size_are_known_once_the_last_of_the_old_ones_has_left
         removed: Vec::new(),
     });
     assert_eq!(other.take(&update), Ok(Next::Message));
-    let ask = Ask::of_one(&prompt, 2 * BLOCK);
+    let ask = Ask::of_one(&prompt, Some(Seed::new(None, b"")), false, 2 * BLOCK);
     let placed = placement.place(&ask, [&other].into_iter()).unwrap();
     assert_eq!(placed.expected_cached(), 2 * BLOCK);
 }

@@ -1,0 +1,169 @@
+//! Which server gets a call of KServe's. Owns what names a model goes by there, and that a prompt goes where its beginning is
+//! cached; knows nothing of what calls say.
+
+use std::sync::Arc;
+
+use super::Table;
+use crate::connection::Connection;
+use crate::placement::{Ask, Placed};
+use crate::pool::Pool;
+use crate::slot::WorkerSlot;
+
+/// Why no server takes a call of KServe's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoPeer {
+    /// Some server has never said what it serves: the name may yet appear.
+    NotYet,
+    /// No server has the model.
+    Unknown,
+    /// Several models go by the name; these are names of one each.
+    Ambiguous(Vec<String>),
+    /// All that have it are away, or have been tried.
+    NoneReady,
+}
+
+/// A server that was picked for a call, and the name that the model has there.
+#[derive(Clone, Debug)]
+pub struct Picked {
+    pub slot: Arc<WorkerSlot>,
+    pub pool: Arc<Pool>,
+    pub model: String,
+}
+
+/// What a call asks of a worker's cache, for blocks of so many tokens; 0: blocks are not known.
+pub type Asks<'a> = &'a dyn Fn(u32) -> Ask;
+
+impl Table {
+    /// Picks the server of a call for this model; none that does not fit. `OWN:MODEL` is the model at workers whose own
+    /// model is called `OWN`, and at others the model of that name. Needs an empty version, or one that there is.
+    ///
+    /// With `asks`, where workers report their caches and their load, it is the one of which the least is expected.
+    /// Otherwise the one with the fewest open requests, and among equals the one whose last turn is longest ago.
+    ///
+    /// # Errors
+    /// [`NoPeer`].
+    pub fn pick_peer(
+        &self,
+        name: &str,
+        version: &str,
+        fits: impl Fn(&Picked) -> bool,
+        asks: Option<Asks<'_>>,
+    ) -> Result<(Picked, Option<Placed>), NoPeer> {
+        let mut ready = self.peers(name, version)?;
+        ready.retain(|picked| picked.slot.takes_calls() && fits(picked));
+        if let Some((place, placed)) = asks.and_then(|asks| place(&ready, asks)) {
+            return Ok((ready.swap_remove(place), Some(placed)));
+        }
+        let choose = || {
+            let loads = ready.iter().map(|picked| {
+                let last_turn = picked.slot.peer.last_turn.number();
+                (picked.slot.active(), last_turn, picked)
+            });
+            let least = loads.min_by_key(|(load, last_turn, _)| (*load, *last_turn));
+            least.map(|(_, last_turn, picked)| (picked, last_turn))
+        };
+        let picked = self
+            .turns
+            .pick(choose, |picked| &picked.slot.peer.last_turn);
+        let picked = picked.cloned().ok_or(NoPeer::NoneReady)?;
+        Ok((picked, None))
+    }
+
+    /// A worker with this model, if it matters what the prompt of a call is: workers report what they hold, and there is a
+    /// choice.
+    pub fn placing(&self, name: &str, version: &str) -> Option<Arc<Connection>> {
+        let mut ready = self.peers(name, version).ok()?;
+        ready.retain(|picked| picked.slot.takes_calls());
+        if ready.len() < 2 {
+            return None;
+        }
+        let connection = ready.first()?.generates()?;
+        connection.seat()?.placement().block_tokens()?;
+        Some(connection)
+    }
+
+    /// Every configured server that has the model, ready or not.
+    fn peers(&self, name: &str, version: &str) -> Result<Vec<Picked>, NoPeer> {
+        let mut owners: Vec<Option<String>> = Vec::new();
+        let mut is_heard = false;
+        let mut is_complete = true;
+        let mut found = Vec::new();
+        let workers = self.workers.load();
+        let configured = workers.iter().filter(|slot| !slot.is_retired());
+        for slot in configured {
+            let Some(served) = slot.peer.served() else {
+                is_complete = false;
+                continue;
+            };
+            is_heard = true;
+            let qualified = served.of.as_deref().and_then(|of| {
+                let rest = name.strip_prefix(of)?.strip_prefix(':')?;
+                served.has(rest, version).then_some(rest)
+            });
+            let model = if served.has(name, version) {
+                if !owners.contains(&served.of) {
+                    owners.push(served.of.clone());
+                }
+                name
+            } else if let Some(model) = qualified {
+                model
+            } else {
+                continue;
+            };
+            found.push(Picked {
+                slot: Arc::clone(slot),
+                pool: served.pool.clone(),
+                model: model.to_owned(),
+            });
+        }
+        if owners.len() > 1 {
+            let names = owners
+                .into_iter()
+                .flatten()
+                .map(|of| format!("{of}:{name}"));
+            return Err(NoPeer::Ambiguous(names.collect()));
+        }
+        if found.is_empty() {
+            return Err(if is_heard && is_complete {
+                NoPeer::Unknown
+            } else {
+                NoPeer::NotYet
+            });
+        }
+        Ok(found)
+    }
+}
+
+impl Picked {
+    /// What generates the model's answers: the model itself, or the first one of its worker.
+    pub fn generates(&self) -> Option<Arc<Connection>> {
+        let connections = self.slot.connections();
+        let own = |one: &&Arc<Connection>| one.served.description.core_model_name == self.model;
+        let own = connections.iter().find(own);
+        own.or_else(|| connections.first()).cloned()
+    }
+}
+
+/// The place among `ready` of the one that is expected to have the least to do. `None`: nothing is known of them.
+fn place(ready: &[Picked], asks: Asks<'_>) -> Option<(usize, Placed)> {
+    let seats: Option<Vec<_>> = ready
+        .iter()
+        .map(|picked| picked.generates()?.seat().cloned())
+        .collect();
+    let seats = seats?;
+    let placement = seats.first()?.placement();
+    if !seats
+        .iter()
+        .all(|seat| std::ptr::eq(seat.placement(), placement))
+    {
+        return None;
+    }
+    let block_tokens = placement.block_tokens()?;
+    // Without a choice, blocks need no names.
+    let ask = asks(if seats.len() > 1 { block_tokens } else { 0 });
+    let placed = placement.place(&ask, seats.iter())?;
+    let place = seats
+        .iter()
+        .position(|seat| Arc::ptr_eq(seat, placed.seat()))?;
+    Some((place, placed))
+}
