@@ -49,6 +49,7 @@ fn shared() -> Shared {
         metrics,
         Board::new(16, false),
         0,
+        Driving::Threads,
     )
     .unwrap();
     engine.set_proven();
