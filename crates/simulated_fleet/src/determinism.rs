@@ -24,9 +24,17 @@ struct Clock {
     between: Duration,
 }
 
+/// What has been drawn, by the length of a draw: a library's key that is drawn once in a process must not shift what
+/// others get.
+#[derive(Clone, Copy)]
+struct Draws {
+    seed: u64,
+    of_length: [u64; 64],
+}
+
 thread_local! {
     static CLOCK: Cell<Option<Clock>> = const { Cell::new(None) };
-    static RANDOM: Cell<Option<u64>> = const { Cell::new(None) };
+    static RANDOM: Cell<Option<Draws>> = const { Cell::new(None) };
 }
 
 /// Simulated clocks and randomness for this thread until it is dropped. A thread serves for one simulation: libraries
@@ -42,7 +50,10 @@ impl Determinism {
             between: Duration::ZERO,
         };
         CLOCK.set(Some(clock));
-        RANDOM.set(Some(seed));
+        RANDOM.set(Some(Draws {
+            seed,
+            of_length: [0; 64],
+        }));
         let origin = Some(Instant::now());
         CLOCK.set(Some(Clock { origin, ..clock }));
         Self(())
@@ -126,17 +137,20 @@ unsafe extern "C" fn getrandom(
     length: libc::size_t,
     flags: libc::c_uint,
 ) -> libc::ssize_t {
-    let Some(mut state) = RANDOM.get() else {
+    let Some(mut draws) = RANDOM.get() else {
         // SAFETY: the caller's arguments, unchanged.
         return unsafe { libc::syscall(libc::SYS_getrandom, bytes, length, flags) } as libc::ssize_t;
     };
     // SAFETY: the caller's buffer has this many writable bytes.
     let bytes = unsafe { std::slice::from_raw_parts_mut(bytes.cast::<u8>(), length) };
+    let drawn = &mut draws.of_length[length % 64];
+    *drawn += 1;
+    let mut state = draws.seed ^ ((length as u64) << 48) ^ (*drawn << 24);
     for chunk in bytes.chunks_mut(8) {
         let random = mix(&mut state).to_le_bytes();
         chunk.copy_from_slice(&random[..chunk.len()]);
     }
-    RANDOM.set(Some(state));
+    RANDOM.set(Some(draws));
     length as libc::ssize_t
 }
 

@@ -11,6 +11,7 @@ use clap::Parser;
 use http::Request;
 use http_body_util::{BodyExt, Full};
 use inflight_gateway::GatewayOptions;
+use parking_lot::Mutex;
 use tokio::time::{sleep, timeout};
 use turmoil::{Builder, Sim};
 
@@ -21,6 +22,7 @@ use crate::network::{SimulatedListener, network};
 use crate::oracle::{Broken, End, Invariant, judge};
 use crate::plan::{ClientPlan, Fault, FaultKind, Plan};
 use crate::question::Question;
+use crate::report::Report;
 use crate::worker::{PORT, WorkerHost};
 
 /// Requests that the gateway takes at once.
@@ -34,25 +36,9 @@ const SLOW: Duration = Duration::from_secs(2);
 /// No run takes longer.
 const LONGEST: Duration = Duration::from_secs(3_600);
 
-/// What came of a seed.
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// The hash over all events, and their number.
-    pub history: u64,
-    pub events: u64,
-    pub requests: u64,
-    /// Answers by their end: whole, an error, cut, and those whose client left.
-    pub whole: u64,
-    pub errors: u64,
-    pub cut: u64,
-    pub left: u64,
-    pub faults: u64,
-    /// Virtual time.
-    pub took: Duration,
-    pub broken: Vec<Broken>,
-}
-
 /// Simulates a seed; `prints` its events. On a thread of its own, since libraries keep keys and generators in theirs.
+/// For the same history each time, it must be the first of its process: `tokio` seeds the choices of `select!` with a
+/// number that counts the process's runtimes.
 ///
 /// # Panics
 /// The thread cannot be started.
@@ -63,18 +49,12 @@ pub fn run(seed: u64, prints: bool) -> Report {
         .expect("a thread starts")
         .join()
         .unwrap_or_else(|_| {
-            let mut report = Report::default();
-            report.broken.push(Broken {
-                invariant: Invariant::NoPanic,
-                how: "the simulation itself panicked".to_owned(),
-            });
-            report
+            let how = format!("the simulation itself panicked: {:?}", std::mem::take(&mut *PANICS.lock()));
+            Report::of_failure(how)
         })
 }
 
-thread_local! {
-    static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
-}
+static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// Panics of tasks are caught by their runtime; here they count.
 fn count_panics() {
@@ -82,7 +62,7 @@ fn count_panics() {
     ONCE.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            let _ = PANICS.try_with(|panics| panics.borrow_mut().push(info.to_string()));
+            PANICS.lock().push(info.to_string());
             before(info);
         }));
     });
@@ -101,7 +81,7 @@ struct Shared {
 impl Shared {
     fn breaks(&self, invariant: Invariant, how: String) {
         let broken = Broken { invariant, how };
-        self.report.borrow_mut().broken.push(broken);
+        self.report.borrow_mut().broken.push(broken.to_string());
     }
 }
 
@@ -138,12 +118,13 @@ fn simulate(seed: u64, prints: bool) -> Report {
     add_hosts(&mut sim, &shared, &plan);
     let took = play(&mut sim, &determinism, &shared, plan.faults);
     drop(sim);
-    for how in PANICS.take() {
+    for how in std::mem::take(&mut *PANICS.lock()) {
         shared.breaks(Invariant::NoPanic, how);
     }
     let (hash, events) = history::end();
     let mut report = shared.report.take();
-    (report.history, report.events, report.took) = (hash, events, took);
+    (report.history, report.events) = (hash, events);
+    report.virtual_ms = took.as_millis() as u64;
     report
 }
 

@@ -13,6 +13,7 @@
 //! | `fleet` | a run: hosts, faults, the end |
 //! | `oracle` | the invariants |
 //! | `history` | the hash over all events |
+//! | `report`, `process` | what came of a seed; one in a process of its own |
 
 #![allow(clippy::expect_used, reason = "a panic is a failed simulation")]
 
@@ -23,8 +24,11 @@ mod history;
 mod network;
 mod oracle;
 mod plan;
+mod process;
 mod question;
+mod report;
 mod worker;
 
-pub use fleet::{Report, run};
-pub use oracle::{Broken, Invariant};
+pub use fleet::run;
+pub use process::run_in_process;
+pub use report::Report;

@@ -12,7 +12,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(150);
 
 /// What is promised, in the order of `docs/RELIABILITY.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Invariant {
+pub(crate) enum Invariant {
     /// An answer that looks whole is the whole answer, to the letter.
     WholeIsWhole,
     /// What was read of an answer that failed is its beginning: nothing is missing, twice or invented.
@@ -42,7 +42,7 @@ pub enum Invariant {
 
 impl Invariant {
     /// As the documentation calls it.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::WholeIsWhole => "whole-is-whole",
             Self::PartIsBeginning => "part-is-beginning",
@@ -62,9 +62,9 @@ impl Invariant {
 
 /// An invariant that did not hold.
 #[derive(Clone, Debug)]
-pub struct Broken {
-    pub invariant: Invariant,
-    pub how: String,
+pub(crate) struct Broken {
+    pub(crate) invariant: Invariant,
+    pub(crate) how: String,
 }
 
 impl fmt::Display for Broken {
