@@ -43,7 +43,9 @@ impl<T> Future for Blocking<T> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            State::Done(done) => done.take().map_or(Poll::Pending, |done| Poll::Ready(Ok(done))),
+            State::Done(done) => done
+                .take()
+                .map_or(Poll::Pending, |done| Poll::Ready(Ok(done))),
             State::Elsewhere(handle) => Pin::new(handle).poll(context),
         }
     }

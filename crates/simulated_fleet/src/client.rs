@@ -98,7 +98,11 @@ async fn exchange(
         .map_err(|error| error.to_string())?;
     let response = connect(speaks_http2).await?.send(request).await?;
     let status = response.status();
-    note(host, "head", format!("{status} {:?}", response.headers()).as_bytes());
+    note(
+        host,
+        "head",
+        format!("{status} {:?}", response.headers()).as_bytes(),
+    );
     let mut body = response.into_body();
     let mut whole = Vec::new();
     while let Some(frame) = body.frame().await {
@@ -119,7 +123,10 @@ async fn exchange(
         let error: Value = serde_json::from_slice(&whole).unwrap_or_default();
         return Ok(End::Error {
             status: Some(status.as_u16()),
-            text: error["error"]["message"].as_str().unwrap_or_default().to_owned(),
+            text: error["error"]["message"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned(),
         });
     }
     Ok(match ask.question.is_streamed {

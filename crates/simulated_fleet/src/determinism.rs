@@ -139,7 +139,8 @@ unsafe extern "C" fn getrandom(
 ) -> libc::ssize_t {
     let Some(mut draws) = RANDOM.get() else {
         // SAFETY: the caller's arguments, unchanged.
-        return unsafe { libc::syscall(libc::SYS_getrandom, bytes, length, flags) } as libc::ssize_t;
+        return unsafe { libc::syscall(libc::SYS_getrandom, bytes, length, flags) }
+            as libc::ssize_t;
     };
     // SAFETY: the caller's buffer has this many writable bytes.
     let bytes = unsafe { std::slice::from_raw_parts_mut(bytes.cast::<u8>(), length) };

@@ -16,10 +16,10 @@ use tokio::time::{sleep, timeout};
 use turmoil::{Builder, Sim};
 
 use crate::client::{self, GATEWAY, MOMENT};
-use crate::determinism::{Determinism, EPOCH};
+use crate::determinism::{Determinism, EPOCH, elapsed};
 use crate::history::{self, note};
 use crate::network::{SimulatedListener, network};
-use crate::oracle::{Broken, End, Invariant, judge};
+use crate::oracle::{Broken, Circumstances, End, Invariant, judge};
 use crate::plan::{ClientPlan, Fault, FaultKind, Plan};
 use crate::question::Question;
 use crate::report::Report;
@@ -30,7 +30,7 @@ const PLACES: u32 = 32;
 /// Those of them that one client gets: the last eighth is for clients that have few.
 const PLACES_OF_ONE: u32 = PLACES - PLACES / 8;
 /// After the last answer, so long is waited before anything must be free: what was lost is noticed by then.
-const QUIET: Duration = Duration::from_secs(30);
+const QUIET: Duration = Duration::from_secs(25);
 /// How long a message takes at most on a slow link: most take some tenths of it.
 const SLOW: Duration = Duration::from_secs(2);
 /// No run takes longer.
@@ -49,7 +49,10 @@ pub fn run(seed: u64, prints: bool) -> Report {
         .expect("a thread starts")
         .join()
         .unwrap_or_else(|_| {
-            let how = format!("the simulation itself panicked: {:?}", std::mem::take(&mut *PANICS.lock()));
+            let how = format!(
+                "the simulation itself panicked: {:?}",
+                std::mem::take(&mut *PANICS.lock())
+            );
             Report::of_failure(how)
         })
 }
@@ -73,8 +76,7 @@ struct Shared {
     workers: Vec<Rc<WorkerHost>>,
     /// Clients that have not ended.
     asking: Cell<usize>,
-    is_calm: bool,
-    max_latency: Duration,
+    plan: Plan,
     report: RefCell<Report>,
 }
 
@@ -101,8 +103,7 @@ fn simulate(seed: u64, prints: bool) -> Report {
         Rc::new(Shared {
             workers: workers.collect(),
             asking: Cell::new(plan.clients.len()),
-            is_calm: plan.is_calm(),
-            max_latency: plan.max_latency,
+            plan,
             report: RefCell::default(),
         })
     };
@@ -112,11 +113,11 @@ fn simulate(seed: u64, prints: bool) -> Report {
         .simulation_duration(LONGEST)
         .tick_duration(Duration::from_millis(1))
         .min_message_latency(Duration::ZERO)
-        .max_message_latency(plan.max_latency)
-        .tcp_capacity(plan.socket_segments)
+        .max_message_latency(shared.plan.max_latency)
+        .tcp_capacity(shared.plan.socket_segments)
         .build();
-    add_hosts(&mut sim, &shared, &plan);
-    let took = play(&mut sim, &determinism, &shared, plan.faults);
+    add_hosts(&mut sim, &shared);
+    let took = play(&mut sim, &determinism, &shared);
     drop(sim);
     for how in std::mem::take(&mut *PANICS.lock()) {
         shared.breaks(Invariant::NoPanic, how);
@@ -128,7 +129,7 @@ fn simulate(seed: u64, prints: bool) -> Report {
     report
 }
 
-fn add_hosts<'a>(sim: &mut Sim<'a>, shared: &Rc<Shared>, plan: &Plan) {
+fn add_hosts(sim: &mut Sim<'_>, shared: &Rc<Shared>) {
     for worker in &shared.workers {
         let host = Rc::clone(worker);
         sim.host(worker.name.as_str(), move || Rc::clone(&host).run());
@@ -136,9 +137,12 @@ fn add_hosts<'a>(sim: &mut Sim<'a>, shared: &Rc<Shared>, plan: &Plan) {
     let workers = shared.workers.iter().map(|worker| worker.name.clone());
     let workers: Vec<String> = workers.collect();
     sim.host(GATEWAY.0, move || gateway(workers.clone()));
-    for (place, client) in plan.clients.iter().enumerate() {
+    for (place, client) in shared.plan.clients.iter().enumerate() {
         let name = format!("client-{place}");
-        sim.client(name.as_str(), ask_all(name.clone(), client.clone(), Rc::clone(shared)));
+        sim.client(
+            name.as_str(),
+            ask_all(name.clone(), client.clone(), Rc::clone(shared)),
+        );
     }
     sim.client("auditor", audit(Rc::clone(shared)));
 }
@@ -146,7 +150,11 @@ fn add_hosts<'a>(sim: &mut Sim<'a>, shared: &Rc<Shared>, plan: &Plan) {
 async fn gateway(workers: Vec<String>) -> turmoil::Result {
     let listener = SimulatedListener::bind(GATEWAY.1).await?;
     let mut arguments = vec!["gateway".to_owned(), "--host=0.0.0.0".to_owned()];
-    arguments.extend(workers.iter().map(|worker| format!("--worker={worker}:{PORT}")));
+    arguments.extend(
+        workers
+            .iter()
+            .map(|worker| format!("--worker={worker}:{PORT}")),
+    );
     arguments.push(format!("--max-concurrent-requests={PLACES}"));
     let options = GatewayOptions::try_parse_from(arguments)?;
     let never = std::future::pending();
@@ -158,7 +166,12 @@ async fn ask_all(name: String, plan: ClientPlan, shared: Rc<Shared>) -> turmoil:
     sleep(plan.begins_at).await;
     for ask in &plan.asks {
         sleep(ask.after).await;
+        let asked = elapsed();
         let answer = client::ask(&name, plan.speaks_http2, ask).await;
+        let circumstances = Circumstances {
+            is_calm: shared.plan.is_calm(),
+            had_worker: shared.plan.had_worker(asked, elapsed()),
+        };
         {
             let mut report = shared.report.borrow_mut();
             report.requests += 1;
@@ -169,7 +182,7 @@ async fn ask_all(name: String, plan: ClientPlan, shared: Rc<Shared>) -> turmoil:
                 _ => report.errors += 1,
             }
         }
-        for broken in judge(&ask.question, &answer, shared.is_calm) {
+        for broken in judge(&ask.question, &answer, circumstances) {
             let how = format!("{name}: {} ({:?})", broken.how, ask.question);
             shared.breaks(broken.invariant, how);
         }
@@ -197,7 +210,10 @@ async fn audit(shared: Rc<Shared>) -> turmoil::Result {
                 shared.breaks(Invariant::HandlesAreClosed, line.to_owned());
             }
         }
-        other => shared.breaks(Invariant::HandlesAreClosed, format!("no metrics: {other:?}")),
+        other => shared.breaks(
+            Invariant::HandlesAreClosed,
+            format!("no metrics: {other:?}"),
+        ),
     }
     let mut asked = Vec::new();
     for _ in 0..PLACES_OF_ONE {
@@ -205,7 +221,10 @@ async fn audit(shared: Rc<Shared>) -> turmoil::Result {
         match timeout(MOMENT, client::connect(false)).await {
             Ok(Ok(connection)) => asked.push(connection),
             other => {
-                let how = format!("cannot connect: {:?}", other.map(|connected| connected.err()));
+                let how = format!(
+                    "cannot connect: {:?}",
+                    other.map(|connected| connected.err())
+                );
                 shared.breaks(Invariant::PlacesAreFree, how);
             }
         }
@@ -263,12 +282,8 @@ async fn small_question(connection: client::Connected) -> Result<(u16, String), 
 }
 
 /// Runs to the end, with each fault at its time. Returns the virtual time that it took.
-fn play(
-    sim: &mut Sim<'_>,
-    determinism: &Determinism,
-    shared: &Shared,
-    mut faults: Vec<Fault>,
-) -> Duration {
+fn play(sim: &mut Sim<'_>, determinism: &Determinism, shared: &Shared) -> Duration {
+    let mut faults = shared.plan.faults.clone();
     faults.sort_by_key(|fault| fault.at);
     let mut coming = faults.into_iter().peekable();
     let mut present: Vec<Fault> = Vec::new();
@@ -283,7 +298,10 @@ fn play(
         }
         while let Some(fault) = coming.next_if(|fault| fault.at <= now) {
             // One at a time for each worker and client.
-            if present.iter().all(|other| target(other.kind) != target(fault.kind)) {
+            if present
+                .iter()
+                .all(|other| target(other.kind) != target(fault.kind))
+            {
                 note("fault", "begins", format!("{:?}", fault.kind).as_bytes());
                 shared.report.borrow_mut().faults += 1;
                 begin_fault(sim, shared, fault.kind);
@@ -347,7 +365,11 @@ fn end_fault(sim: &mut Sim<'_>, shared: &Shared, fault: Fault, present: &[Fault]
         false => format!("client-{place}"),
     };
     let (gateway, other) = link(sim, &name);
-    debug_assert!(present.iter().all(|one| target(one.kind) != target(fault.kind)));
+    debug_assert!(
+        present
+            .iter()
+            .all(|one| target(one.kind) != target(fault.kind))
+    );
     match fault.kind {
         FaultKind::PowerLoss(_) => {
             sim.repair(gateway, other);
@@ -358,7 +380,7 @@ fn end_fault(sim: &mut Sim<'_>, shared: &Shared, fault: Fault, present: &[Fault]
         FaultKind::Partition(_) => sim.repair(gateway, other),
         FaultKind::Hold(_) | FaultKind::HoldClient(_) => sim.release(gateway, other),
         FaultKind::Slow(_) => {
-            sim.set_link_max_message_latency(gateway, other, shared.max_latency);
+            sim.set_link_max_message_latency(gateway, other, shared.plan.max_latency);
         }
     }
 }

@@ -69,7 +69,10 @@ fn simulate(options: &Options, program: &Path) -> ExitCode {
             println!("broken: make simulate SEED={seed}  # {broken}");
         }
         if options.hashes {
-            println!("seed={seed} history={:016x} events={}", report.history, report.events);
+            println!(
+                "seed={seed} history={:016x} events={}",
+                report.history, report.events
+            );
         }
         if printed.elapsed() >= Duration::from_secs(1) {
             printed = Instant::now();

@@ -28,6 +28,8 @@ pub(crate) enum Invariant {
     AnsweredInTime,
     /// Where nothing goes wrong, every answer is whole.
     CalmIsWhole,
+    /// Whatever happens to other workers, an answer is whole if one worker was well all the time.
+    LossesAreSurvived,
     /// Nothing cuts the connection of a client while its gateway runs.
     NoCutByGateway,
     /// At the end no executor holds a request.
@@ -51,6 +53,7 @@ impl Invariant {
             Self::ErrorIsFit => "error-is-fit",
             Self::AnsweredInTime => "answered-in-time",
             Self::CalmIsWhole => "calm-is-whole",
+            Self::LossesAreSurvived => "losses-are-survived",
             Self::NoCutByGateway => "no-cut-by-gateway",
             Self::WorkersAreFree => "workers-are-free",
             Self::HandlesAreClosed => "handles-are-closed",
@@ -100,8 +103,21 @@ pub(crate) struct Answer {
     pub(crate) usage: Option<(u64, u64)>,
 }
 
+/// What was the matter while a request was open.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Circumstances {
+    /// Nothing goes wrong in this run.
+    pub(crate) is_calm: bool,
+    /// A worker was well all the time, and for some time before.
+    pub(crate) had_worker: bool,
+}
+
 /// What is wrong with an answer.
-pub(crate) fn judge(question: &Question, answer: &Answer, is_calm: bool) -> Vec<Broken> {
+pub(crate) fn judge(
+    question: &Question,
+    answer: &Answer,
+    circumstances: Circumstances,
+) -> Vec<Broken> {
     let mut broken = Vec::new();
     let mut breaks = |invariant, how: String| broken.push(Broken { invariant, how });
     let is_whole = answer.end == End::Whole;
@@ -134,10 +150,21 @@ pub(crate) fn judge(question: &Question, answer: &Answer, is_calm: bool) -> Vec<
         }
         End::Cut(how) => breaks(Invariant::NoCutByGateway, how.clone()),
         End::Unfinished(how) => breaks(Invariant::EndIsTold, how.clone()),
-        End::TooLate => breaks(Invariant::AnsweredInTime, format!("not within {PATIENCE:?}")),
+        End::TooLate => breaks(
+            Invariant::AnsweredInTime,
+            format!("not within {PATIENCE:?}"),
+        ),
     }
-    if is_calm && !matches!(answer.end, End::Whole | End::Left) {
+    let has_failed = match &answer.end {
+        End::Whole | End::Left => false,
+        // A worker may have too much to do, whoever is well.
+        End::Error { text, .. } => !text.contains("full"),
+        _ => true,
+    };
+    if has_failed && circumstances.is_calm {
         breaks(Invariant::CalmIsWhole, format!("{:?}", answer.end));
+    } else if has_failed && circumstances.had_worker {
+        breaks(Invariant::LossesAreSurvived, format!("{:?}", answer.end));
     }
     broken
 }
@@ -162,7 +189,7 @@ mod tests {
             end,
             usage: Some(usage),
         };
-        let broken = judge(&question(), &answer, false);
+        let broken = judge(&question(), &answer, Circumstances::default());
         broken.iter().map(|one| one.invariant.name()).collect()
     }
 
@@ -177,7 +204,10 @@ mod tests {
         assert!(names(&whole[..2], error(None), (1, 4)).is_empty());
         assert_eq!(names(&whole[..3], End::Whole, (1, 4)), ["whole-is-whole"]);
         assert_eq!(names(&whole, End::Whole, (1, 3)), ["usage-is-true"]);
-        assert_eq!(names(&whole[1..], error(None), (1, 4)), ["part-is-beginning"]);
+        assert_eq!(
+            names(&whole[1..], error(None), (1, 4)),
+            ["part-is-beginning"]
+        );
         assert_eq!(names("", error(Some(400)), (1, 4)), ["error-is-fit"]);
         let unfinished = End::Unfinished("no end".to_owned());
         assert_eq!(names(&whole, unfinished, (1, 4)), ["end-is-told"]);

@@ -7,10 +7,12 @@ use crate::determinism::mix;
 use crate::question::Question;
 
 /// Faults begin and end within this; then the fleet has time to recover.
-const FAULTS_UNTIL_MS: u64 = 30_000;
+const FAULTS_UNTIL_MS: u64 = 15_000;
 
 /// A fleet is ready within this.
 const READY: Duration = Duration::from_secs(5);
+/// Of a fault of a worker nothing is left so long after it: a silent connection is given up after 9 s.
+const WELL: Duration = Duration::from_secs(15);
 
 /// Numbers that a seed decides.
 pub(crate) struct Dice(u64);
@@ -110,18 +112,20 @@ impl Plan {
         let workers = dice.from_to(1, 4);
         let reuses = dice.chance(50);
         let workers: Vec<WorkerPlan> = (0..workers).map(|_| worker(dice, reuses)).collect();
-        let clients = dice.from_to(1, 5);
+        let clients = dice.from_to(2, 7);
         let mut clients: Vec<ClientPlan> = (0..clients).map(|_| client(dice)).collect();
         // A fleet without faults answers everything: that is worth a look, too.
         let faults = match dice.chance(15) {
             true => 0,
-            false => dice.from_to(1, 8),
+            false => dice.from_to(1, 12),
         };
         let faults = (0..faults).map(|_| fault(dice, workers.len(), clients.len()));
         let faults: Vec<Fault> = faults.collect();
         if faults.is_empty() {
             // Before the workers are ready, there is a reason to refuse.
-            clients.iter_mut().for_each(|client| client.begins_at += READY);
+            clients
+                .iter_mut()
+                .for_each(|client| client.begins_at += READY);
         }
         Self {
             faults,
@@ -136,6 +140,35 @@ impl Plan {
     pub(crate) fn is_calm(&self) -> bool {
         self.faults.is_empty()
     }
+
+    /// Whether a worker was well from [`READY`] after the start, or [`WELL`] after its last fault, at `from` and until
+    /// `until`.
+    pub(crate) fn had_worker(&self, from: Duration, until: Duration) -> bool {
+        let is_well = |worker: usize| {
+            let own = self
+                .faults
+                .iter()
+                .filter(|fault| fault.kind.concerns(worker));
+            let mut others = own.map(|fault| (fault.at, fault.until + WELL));
+            others.all(|(began, over)| over <= from || until < began)
+        };
+        from >= READY && (0..self.workers.len()).any(is_well)
+    }
+}
+
+impl FaultKind {
+    /// Whether it may show at this worker.
+    fn concerns(self, worker: usize) -> bool {
+        match self {
+            Self::HoldClient(_) => false,
+            Self::Crash(one)
+            | Self::PowerLoss(one)
+            | Self::Leave(one)
+            | Self::Partition(one)
+            | Self::Hold(one)
+            | Self::Slow(one) => one == worker,
+        }
+    }
 }
 
 fn worker(dice: &mut Dice, reuses: bool) -> WorkerPlan {
@@ -149,10 +182,10 @@ fn worker(dice: &mut Dice, reuses: bool) -> WorkerPlan {
 }
 
 fn client(dice: &mut Dice) -> ClientPlan {
-    let asks = dice.from_to(2, 8);
+    let asks = dice.from_to(3, 12);
     ClientPlan {
         speaks_http2: dice.chance(30),
-        begins_at: dice.ms(0, 5_000),
+        begins_at: dice.ms(0, 3_000),
         asks: (0..asks).map(|_| ask(dice)).collect(),
     }
 }
@@ -164,14 +197,18 @@ fn ask(dice: &mut Dice) -> Ask {
         is_chat: dice.chance(60),
         is_streamed: dice.chance(70),
         content: (0..words).map(|_| letter(dice)).collect(),
-        choices: if dice.chance(20) { dice.from_to(2, 3) as u32 } else { 1 },
+        choices: if dice.chance(20) {
+            dice.from_to(2, 3) as u32
+        } else {
+            1
+        },
         max_tokens: match dice.chance(20) {
             true => dice.from_to(1, 3) as u32,
             false => dice.from_to(4, 150) as u32,
         },
     };
     Ask {
-        after: dice.ms(0, 4_000),
+        after: dice.ms(0, 1_500),
         question,
         leaves_after: dice.chance(12).then(|| dice.ms(1, 5_000)),
         reads_every: dice.chance(10).then(|| dice.ms(10, 400)),

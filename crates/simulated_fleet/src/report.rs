@@ -62,7 +62,9 @@ impl Report {
             left: number(6)?,
             faults: number(7)?,
             virtual_ms: number(8)?,
-            broken: broken.map(|one| one.as_str().map(str::to_owned)).collect::<Option<_>>()?,
+            broken: broken
+                .map(|one| one.as_str().map(str::to_owned))
+                .collect::<Option<_>>()?,
         })
     }
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use inflight_testkit::model::{VOCABULARY, byte_model_files};
 use inflight_worker::executor::{
-    CacheReports, ClientId, Executor, ExecutorFailed, IterationStats, ModelInfo, Request, ResponseBatch,
+    CacheReports, ClientId, Executor, ExecutorFailed, IterationStats, ModelInfo, Request,
+    ResponseBatch,
 };
 use inflight_worker::{SimulatedExecutor, SimulatedOptions, WorkerOptions, serve_on_network};
 use parking_lot::Mutex;
@@ -49,7 +50,9 @@ impl WorkerHost {
     /// Requests that the executor was given and has not ended.
     pub(crate) fn open(&self) -> usize {
         let executor = self.executor.borrow();
-        executor.as_ref().map_or(0, |executor| executor.live.lock().len())
+        executor
+            .as_ref()
+            .map_or(0, |executor| executor.live.lock().len())
     }
 
     /// One process, from its start to its end.

@@ -91,7 +91,15 @@ pub async fn serve_models(
             });
         }
     };
-    serve_hosted(models, &options, Driving::Threads, ports, on_ready, shutdown).await
+    serve_hosted(
+        models,
+        &options,
+        Driving::Threads,
+        ports,
+        on_ready,
+        shutdown,
+    )
+    .await
 }
 
 /// Serves gRPC on a `listener` of another network than the machine's, until `shutdown` resolves or the executor fails.
@@ -113,7 +121,15 @@ pub async fn serve_on_network<L: Listener>(
         metrics: None,
         http: None,
     }));
-    serve_hosted(models, &options, Driving::Runtime, ports, |_, _| (), shutdown).await
+    serve_hosted(
+        models,
+        &options,
+        Driving::Runtime,
+        ports,
+        |_, _| (),
+        shutdown,
+    )
+    .await
 }
 
 async fn serve_hosted<L: Listener>(
