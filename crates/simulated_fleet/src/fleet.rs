@@ -36,7 +36,8 @@ const SLOW: Duration = Duration::from_secs(2);
 /// No run takes longer.
 const LONGEST: Duration = Duration::from_secs(3_600);
 
-/// Simulates a seed; `prints` its events. On a thread of its own, since libraries keep keys and generators in theirs.
+/// Simulates a seed; `prints` its events. On a separate thread, since libraries keep keys and
+/// generators in theirs.
 /// For the same history each time, it must be the first of its process: `tokio` seeds the choices of `select!` with a
 /// number that counts the process's runtimes.
 ///

@@ -13,7 +13,7 @@
 //! | `fleet` | a run: hosts, faults, the end |
 //! | `oracle` | the invariants |
 //! | `history` | the hash over all events |
-//! | `report`, `process` | what came of a seed; one in a process of its own |
+//! | `report`, `process` | what came of a seed; a process for each |
 
 #![allow(clippy::expect_used, reason = "a panic is a failed simulation")]
 

@@ -18,7 +18,7 @@ pub(crate) enum Invariant {
     /// What was read of an answer that failed is its beginning: nothing is missing, twice or invented.
     PartIsBeginning,
     /// An answer that is not whole ends with an error, or its connection is cut; never cleanly.
-    EndIsTold,
+    EndIsShown,
     /// Usage is that of the prompt and of the tokens sent.
     UsageIsTrue,
     /// A failure is one that the client may retry: 429 or 5xx with a reason, never a blame of a valid request, and
@@ -48,7 +48,7 @@ impl Invariant {
         match self {
             Self::WholeIsWhole => "whole-is-whole",
             Self::PartIsBeginning => "part-is-beginning",
-            Self::EndIsTold => "end-is-told",
+            Self::EndIsShown => "end-is-shown",
             Self::UsageIsTrue => "usage-is-true",
             Self::ErrorIsFit => "error-is-fit",
             Self::AnsweredInTime => "answered-in-time",
@@ -149,7 +149,7 @@ pub(crate) fn judge(
             }
         }
         End::Cut(how) => breaks(Invariant::NoCutByGateway, how.clone()),
-        End::Unfinished(how) => breaks(Invariant::EndIsTold, how.clone()),
+        End::Unfinished(how) => breaks(Invariant::EndIsShown, how.clone()),
         End::TooLate => breaks(
             Invariant::AnsweredInTime,
             format!("not within {PATIENCE:?}"),
@@ -157,7 +157,7 @@ pub(crate) fn judge(
     }
     let has_failed = match &answer.end {
         End::Whole | End::Left => false,
-        // A worker may have too much to do, whoever is well.
+        // A worker may have too much to do, however well it is.
         End::Error { text, .. } => !text.contains("full"),
         _ => true,
     };
@@ -210,6 +210,6 @@ mod tests {
         );
         assert_eq!(names("", error(Some(400)), (1, 4)), ["error-is-fit"]);
         let unfinished = End::Unfinished("no end".to_owned());
-        assert_eq!(names(&whole, unfinished, (1, 4)), ["end-is-told"]);
+        assert_eq!(names(&whole, unfinished, (1, 4)), ["end-is-shown"]);
     }
 }

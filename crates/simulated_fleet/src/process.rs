@@ -1,4 +1,4 @@
-//! A seed in a process of its own: nothing that another seed left in statics is there, a run that aborts or hangs ends
+//! A separate process for each seed: nothing that another seed left in statics is there, a run that aborts or hangs ends
 //! alone, and several run at once.
 
 use std::io::Read;
