@@ -53,7 +53,9 @@ pub struct TransportOptions {
 
 /// Another network than the machine's TCP: a simulation's. It carries plain text only.
 #[derive(Clone)]
-pub struct Network(Arc<dyn Fn(&str, u16) -> Dialing + Send + Sync>);
+pub struct Network(Arc<Dial>);
+
+type Dial = dyn Fn(&str, u16) -> Dialing + Send + Sync;
 
 /// A connection that is being made.
 pub type Dialing = Pin<Box<dyn Future<Output = std::io::Result<Box<dyn Socket>>> + Send>>;

@@ -19,7 +19,7 @@ use crate::client::{self, GATEWAY, MOMENT};
 use crate::determinism::{Determinism, EPOCH, elapsed};
 use crate::history::{self, note};
 use crate::network::{SimulatedListener, network};
-use crate::oracle::{Broken, Circumstances, End, Invariant, judge};
+use crate::oracle::{Broken, Circumstances, End, Invariant, STOPPED, judge};
 use crate::plan::{ClientPlan, Fault, FaultKind, Plan};
 use crate::question::Question;
 use crate::report::Report;
@@ -33,6 +33,8 @@ const PLACES_OF_ONE: u32 = PLACES - PLACES / 8;
 const QUIET: Duration = Duration::from_secs(25);
 /// How long a message takes at most on a slow link: most take some tenths of it.
 const SLOW: Duration = Duration::from_secs(2);
+/// Hosts run for so long, one after another; messages arrive in between.
+const TICK: Duration = Duration::from_millis(2);
 /// No run takes longer.
 const LONGEST: Duration = Duration::from_secs(3_600);
 
@@ -112,7 +114,7 @@ fn simulate(seed: u64, prints: bool) -> Report {
         .rng_seed(seed)
         .epoch(SystemTime::UNIX_EPOCH + EPOCH)
         .simulation_duration(LONGEST)
-        .tick_duration(Duration::from_millis(1))
+        .tick_duration(TICK)
         .min_message_latency(Duration::ZERO)
         .max_message_latency(shared.plan.max_latency)
         .tcp_capacity(shared.plan.socket_segments)
@@ -187,9 +189,25 @@ async fn ask_all(name: String, plan: ClientPlan, shared: Rc<Shared>) -> turmoil:
             let how = format!("{name}: {} ({:?})", broken.how, ask.question);
             shared.breaks(broken.invariant, how);
         }
+        if answer.end == End::Left {
+            check_stopped(&name, &ask.question.content, &shared).await;
+        }
     }
     shared.asking.set(shared.asking.get() - 1);
     Ok(())
+}
+
+/// After a client has left: its request is stopped soon, where nothing keeps the stop from arriving.
+async fn check_stopped(name: &str, content: &str, shared: &Shared) {
+    let left = elapsed();
+    sleep(STOPPED).await;
+    if !shared.plan.all_were_well(left, elapsed()) {
+        return;
+    }
+    for worker in shared.workers.iter().filter(|worker| worker.holds(content)) {
+        let how = format!("`{}` still works for {name}, which left", worker.name);
+        shared.breaks(Invariant::LeaversAreStopped, how);
+    }
 }
 
 /// When all clients have ended and everything has had time to be noticed: is anything still held?

@@ -27,6 +27,10 @@ struct Options {
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
 
+    /// Stop at the first broken invariant
+    #[arg(long)]
+    until_broken: bool,
+
     /// Print the hash of each seed's events
     #[arg(long)]
     hashes: bool,
@@ -73,6 +77,9 @@ fn simulate(options: &Options, program: &Path) -> ExitCode {
                 "seed={seed} history={:016x} events={}",
                 report.history, report.events
             );
+        }
+        if options.until_broken && !report.broken.is_empty() {
+            break;
         }
         if printed.elapsed() >= Duration::from_secs(1) {
             printed = Instant::now();

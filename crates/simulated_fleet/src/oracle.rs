@@ -10,6 +10,9 @@ use crate::question::Question;
 /// each fault lasts some seconds.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(150);
 
+/// Messages take their time, and an executor ends a request with an iteration.
+pub(crate) const STOPPED: Duration = Duration::from_secs(1);
+
 /// What is promised, in the order of `docs/RELIABILITY.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Invariant {
@@ -30,6 +33,8 @@ pub(crate) enum Invariant {
     CalmIsWhole,
     /// Whatever happens to other workers, an answer is whole if one worker was well all the time.
     LossesAreSurvived,
+    /// What a client has left is stopped at its worker within [`STOPPED`].
+    LeaversAreStopped,
     /// Nothing cuts the connection of a client while its gateway runs.
     NoCutByGateway,
     /// At the end no executor holds a request.
@@ -54,6 +59,7 @@ impl Invariant {
             Self::AnsweredInTime => "answered-in-time",
             Self::CalmIsWhole => "calm-is-whole",
             Self::LossesAreSurvived => "losses-are-survived",
+            Self::LeaversAreStopped => "leavers-are-stopped",
             Self::NoCutByGateway => "no-cut-by-gateway",
             Self::WorkersAreFree => "workers-are-free",
             Self::HandlesAreClosed => "handles-are-closed",

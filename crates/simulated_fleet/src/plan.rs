@@ -141,6 +141,12 @@ impl Plan {
         self.faults.is_empty()
     }
 
+    /// Whether no worker had a fault, nor what is left of one, from `from` until `until`.
+    pub(crate) fn all_were_well(&self, from: Duration, until: Duration) -> bool {
+        let mut faults = self.faults.iter();
+        faults.all(|fault| fault.until + WELL <= from || until < fault.at)
+    }
+
     /// Whether a worker was well from [`READY`] after the start, or [`WELL`] after its last fault, at `from` and until
     /// `until`.
     pub(crate) fn had_worker(&self, from: Duration, until: Duration) -> bool {
@@ -191,12 +197,13 @@ fn client(dice: &mut Dice) -> ClientPlan {
 }
 
 fn ask(dice: &mut Dice) -> Ask {
-    let words = dice.from_to(1, 40);
+    // No two requests have the same: by it a request is found again at a worker.
+    let letters = dice.from_to(12, 60);
     let letter = |dice: &mut Dice| char::from(b'a' + dice.from_to(0, 25) as u8);
     let question = Question {
         is_chat: dice.chance(60),
         is_streamed: dice.chance(70),
-        content: (0..words).map(|_| letter(dice)).collect(),
+        content: (0..letters).map(|_| letter(dice)).collect(),
         choices: if dice.chance(20) {
             dice.from_to(2, 3) as u32
         } else {

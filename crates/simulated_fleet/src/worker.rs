@@ -2,7 +2,7 @@
 //! not ended; what that must be is the oracle's.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,6 +55,19 @@ impl WorkerHost {
             .map_or(0, |executor| executor.live.lock().len())
     }
 
+    /// Whether the executor holds a request whose prompt has this text.
+    pub(crate) fn holds(&self, text: &str) -> bool {
+        let executor = self.executor.borrow();
+        executor.as_ref().is_some_and(|executor| {
+            let live = executor.live.lock();
+            let has_text = |prompt: &Vec<u8>| {
+                let mut parts = prompt.windows(text.len());
+                parts.any(|part| part == text.as_bytes())
+            };
+            live.values().any(has_text)
+        })
+    }
+
     /// One process, from its start to its end.
     pub(crate) async fn run(self: Rc<Self>) -> turmoil::Result {
         let listener = SimulatedListener::bind(PORT).await?;
@@ -94,7 +107,8 @@ impl WorkerHost {
 struct Watched {
     host: String,
     inner: SimulatedExecutor,
-    live: Mutex<BTreeSet<ClientId>>,
+    /// With their prompts.
+    live: Mutex<BTreeMap<ClientId, Vec<u8>>>,
 }
 
 impl Executor for Watched {
@@ -110,7 +124,9 @@ impl Executor for Watched {
             let prompt = &request.input_token_ids;
             let said = format!("{id} {prompt:?} {most} {generated:?}");
             note(&self.host, "enqueue", said.as_bytes());
-            self.live.lock().insert(request.client_id);
+            // The model's tokens are bytes.
+            let prompt = prompt.iter().map(|token| *token as u8).collect();
+            self.live.lock().insert(request.client_id, prompt);
         }
         self.inner.enqueue(requests)
     }

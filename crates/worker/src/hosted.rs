@@ -177,13 +177,13 @@ impl Hosted {
             draft_model: drafts.then(|| options.draft_model_name.clone()),
             ..TextOptions::default()
         };
-        let _ = blocking::run(move || {
+        drop(blocking::run(move || {
             let loaded = TextModels::load(&files, options).map_err(|error| error_chain(&error));
             if let Err(reason) = &loaded {
                 tracing::warn!(model, reason, "the text models are unavailable");
             }
             catalog.set_text(loaded);
-        });
+        }));
     }
 }
 

@@ -37,7 +37,11 @@ struct Scratch {
 /// Runs until the worker stops or the executor fails.
 pub(super) fn run(engine: &Engine) {
     let mut rows = Rows::default();
-    while !engine.stopping.load(Ordering::Acquire) && rows.take(engine, AWAIT_TIMEOUT) {}
+    while !engine.stopping.load(Ordering::Acquire) {
+        if !rows.take(engine, AWAIT_TIMEOUT) {
+            return;
+        }
+    }
 }
 
 /// Takes rows from the executor, one iteration after another.
