@@ -48,10 +48,7 @@ pub(crate) fn note(host: &str, what: &str, data: &[u8]) {
         }
         if history.prints {
             let data = String::from_utf8_lossy(data);
-            #[expect(clippy::print_stderr, reason = "asked for")]
-            {
-                eprintln!("{:>10.3} {host} {what} {data:?}", now.as_secs_f64());
-            }
+            eprintln!("{:>10.3} {host} {what} {data:?}", now.as_secs_f64());
         }
     });
 }

@@ -15,8 +15,6 @@
 //! | `history` | the hash over all events |
 //! | `report`, `process` | what came of a seed; a process for each |
 
-#![allow(clippy::expect_used, reason = "a panic is a failed simulation")]
-
 mod client;
 mod determinism;
 mod fleet;

@@ -31,7 +31,7 @@ pub(crate) enum Invariant {
     AnsweredInTime,
     /// Where nothing goes wrong, every answer is whole.
     CalmIsWhole,
-    /// Whatever happens to other workers, an answer is whole if one worker was well all the time.
+    /// Whatever happens to up to two other workers, an answer is whole if one worker was well all the time.
     LossesAreSurvived,
     /// What a client has left is stopped at its worker within [`STOPPED`].
     LeaversAreStopped,
@@ -114,7 +114,7 @@ pub(crate) struct Answer {
 pub(crate) struct Circumstances {
     /// Nothing goes wrong in this run.
     pub(crate) is_calm: bool,
-    /// A worker was well all the time, and for some time before.
+    /// A worker was well all the time, and for some time before, and few others were not.
     pub(crate) had_worker: bool,
 }
 

@@ -13,6 +13,8 @@ const FAULTS_UNTIL_MS: u64 = 15_000;
 const READY: Duration = Duration::from_secs(5);
 /// Of a fault of a worker nothing is left so long after it: a silent connection is given up after 9 s.
 const WELL: Duration = Duration::from_secs(15);
+/// A request that gets no token from so many workers in a row may fail, however well others are.
+const LOSSES: usize = 3;
 
 /// Numbers that a seed decides.
 pub(crate) struct Dice(u64);
@@ -23,17 +25,17 @@ impl Dice {
     }
 
     /// A number from `least` to `most`.
-    pub(crate) fn from_to(&mut self, least: u64, most: u64) -> u64 {
+    pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
         least + mix(&mut self.0) % (most - least + 1)
     }
 
     /// True in so many of a hundred cases.
     pub(crate) fn chance(&mut self, percent: u64) -> bool {
-        self.from_to(1, 100) <= percent
+        self.between(1, 100) <= percent
     }
 
     fn ms(&mut self, least: u64, most: u64) -> Duration {
-        Duration::from_millis(self.from_to(least, most))
+        Duration::from_millis(self.between(least, most))
     }
 }
 
@@ -109,15 +111,15 @@ pub(crate) enum FaultKind {
 impl Plan {
     pub(crate) fn of(seed: u64) -> Self {
         let dice = &mut Dice::new(seed);
-        let workers = dice.from_to(1, 4);
+        let workers = dice.between(1, 4);
         let reuses = dice.chance(50);
         let workers: Vec<WorkerPlan> = (0..workers).map(|_| worker(dice, reuses)).collect();
-        let clients = dice.from_to(2, 7);
+        let clients = dice.between(2, 7);
         let mut clients: Vec<ClientPlan> = (0..clients).map(|_| client(dice)).collect();
         // A fleet without faults answers everything: that is worth a look, too.
         let faults = match dice.chance(15) {
             true => 0,
-            false => dice.from_to(1, 12),
+            false => dice.between(1, 12),
         };
         let faults = (0..faults).map(|_| fault(dice, workers.len(), clients.len()));
         let faults: Vec<Fault> = faults.collect();
@@ -132,7 +134,7 @@ impl Plan {
             workers,
             clients,
             max_latency: dice.ms(1, 40),
-            socket_segments: dice.from_to(8, 64) as usize,
+            socket_segments: dice.between(8, 64) as usize,
         }
     }
 
@@ -148,8 +150,16 @@ impl Plan {
     }
 
     /// Whether a worker was well from [`READY`] after the start, or [`WELL`] after its last fault, at `from` and until
-    /// `until`.
+    /// `until`, and fewer than [`LOSSES`] faults of others showed meanwhile.
     pub(crate) fn had_worker(&self, from: Duration, until: Duration) -> bool {
+        let of_workers = self
+            .faults
+            .iter()
+            .filter(|fault| !matches!(fault.kind, FaultKind::HoldClient(_)));
+        let showed = of_workers.filter(|fault| fault.at <= until && from < fault.until + WELL);
+        if showed.count() >= LOSSES {
+            return false;
+        }
         let is_well = |worker: usize| {
             let own = self
                 .faults
@@ -179,16 +189,16 @@ impl FaultKind {
 
 fn worker(dice: &mut Dice, reuses: bool) -> WorkerPlan {
     WorkerPlan {
-        step_us: dice.from_to(1_000, 60_000) as u32,
-        max_batch_size: dice.from_to(8, 32) as u32,
-        blocks: dice.from_to(256, 1024) as u32,
+        step_us: dice.between(1_000, 60_000) as u32,
+        max_batch_size: dice.between(8, 32) as u32,
+        blocks: dice.between(256, 1024) as u32,
         reuses,
         drain: dice.ms(200, 8_000),
     }
 }
 
 fn client(dice: &mut Dice) -> ClientPlan {
-    let asks = dice.from_to(3, 12);
+    let asks = dice.between(3, 12);
     ClientPlan {
         speaks_http2: dice.chance(30),
         begins_at: dice.ms(0, 3_000),
@@ -198,20 +208,20 @@ fn client(dice: &mut Dice) -> ClientPlan {
 
 fn ask(dice: &mut Dice) -> Ask {
     // No two requests have the same: by it a request is found again at a worker.
-    let letters = dice.from_to(12, 60);
-    let letter = |dice: &mut Dice| char::from(b'a' + dice.from_to(0, 25) as u8);
+    let letters = dice.between(12, 60);
+    let letter = |dice: &mut Dice| char::from(b'a' + dice.between(0, 25) as u8);
     let question = Question {
         is_chat: dice.chance(60),
         is_streamed: dice.chance(70),
         content: (0..letters).map(|_| letter(dice)).collect(),
         choices: if dice.chance(20) {
-            dice.from_to(2, 3) as u32
+            dice.between(2, 3) as u32
         } else {
             1
         },
         max_tokens: match dice.chance(20) {
-            true => dice.from_to(1, 3) as u32,
-            false => dice.from_to(4, 150) as u32,
+            true => dice.between(1, 3) as u32,
+            false => dice.between(4, 150) as u32,
         },
     };
     Ask {
@@ -223,9 +233,9 @@ fn ask(dice: &mut Dice) -> Ask {
 }
 
 fn fault(dice: &mut Dice, workers: usize, clients: usize) -> Fault {
-    let one = |dice: &mut Dice, of: usize| dice.from_to(0, of as u64 - 1) as usize;
+    let one = |dice: &mut Dice, of: usize| dice.between(0, of as u64 - 1) as usize;
     let worker = one(dice, workers);
-    let kind = match dice.from_to(0, 9) {
+    let kind = match dice.between(0, 9) {
         0..=2 => FaultKind::Crash(worker),
         3 => FaultKind::PowerLoss(worker),
         4..=5 => FaultKind::Leave(worker),
@@ -234,10 +244,10 @@ fn fault(dice: &mut Dice, workers: usize, clients: usize) -> Fault {
         8 => FaultKind::HoldClient(one(dice, clients)),
         _ => FaultKind::Slow(worker),
     };
-    let at = dice.from_to(0, FAULTS_UNTIL_MS);
+    let at = dice.between(0, FAULTS_UNTIL_MS);
     let lasts = match dice.chance(50) {
-        true => dice.from_to(1, 500),
-        false => dice.from_to(500, 8_000),
+        true => dice.between(1, 500),
+        false => dice.between(500, 8_000),
     };
     Fault {
         at: Duration::from_millis(at),

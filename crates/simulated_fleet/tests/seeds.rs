@@ -22,7 +22,7 @@ fn simulated(seeds: std::ops::Range<u64>) -> Vec<(u64, Report)> {
     std::thread::scope(|scope| {
         let second = scope.spawn(|| run(middle..seeds.end));
         let mut reports = run(seeds.start..middle);
-        reports.extend(second.join().unwrap());
+        reports.extend(second.join().expect("the seeds are simulated"));
         reports
     })
 }
