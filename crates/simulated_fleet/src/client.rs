@@ -15,6 +15,7 @@ use serde_json::Value;
 use tokio::time::{sleep, timeout};
 use turmoil::net::TcpStream;
 
+use crate::determinism::elapsed;
 use crate::history::note;
 use crate::oracle::{Answer, End, PATIENCE};
 use crate::plan::Ask;
@@ -31,6 +32,7 @@ pub(crate) async fn ask(host: &str, speaks_http2: bool, ask: &Ask) -> Answer {
         leaves.unwrap_or(PATIENCE),
         exchange(host, speaks_http2, ask, &mut read),
     );
+    let asked = elapsed();
     let end = match asking.await {
         Ok(Ok(end)) => end,
         Ok(Err(failed)) => End::Cut(failed),
@@ -42,6 +44,7 @@ pub(crate) async fn ask(host: &str, speaks_http2: bool, ask: &Ask) -> Answer {
         texts: read.texts,
         end,
         usage: read.usage,
+        pause: read.pause.max(elapsed() - read.read_at.unwrap_or(asked)),
     }
 }
 
@@ -109,6 +112,7 @@ async fn exchange(
         let frame = frame.map_err(|error| format!("{error:?}"))?;
         let data = frame.into_data().unwrap_or_default();
         note(host, "read", &data);
+        read.note_time();
         if status.is_success() && ask.question.is_streamed {
             read.events.push(&data);
             read.take_events();
@@ -145,6 +149,9 @@ struct Read {
     taken: usize,
     is_done: bool,
     error: Option<String>,
+    /// When something was read last, and the longest time between two reads of a stream.
+    read_at: Option<Duration>,
+    pause: Duration,
 }
 
 impl Read {
@@ -159,6 +166,15 @@ impl Read {
             taken: 0,
             is_done: false,
             error: None,
+            read_at: None,
+            pause: Duration::ZERO,
+        }
+    }
+
+    fn note_time(&mut self) {
+        let now = elapsed();
+        if let Some(before) = self.read_at.replace(now) {
+            self.pause = self.pause.max(now - before);
         }
     }
 

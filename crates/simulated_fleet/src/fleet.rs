@@ -20,7 +20,7 @@ use crate::determinism::{Determinism, EPOCH, elapsed};
 use crate::history::{self, note};
 use crate::network::{SimulatedListener, network};
 use crate::oracle::{Broken, Circumstances, End, Invariant, STOPPED, judge};
-use crate::plan::{ClientPlan, Fault, FaultKind, Plan};
+use crate::plan::{ClientPlan, Fault, FaultKind, GatewayPlan, Plan};
 use crate::question::Question;
 use crate::report::Report;
 use crate::worker::{PORT, WorkerHost};
@@ -139,7 +139,8 @@ fn add_hosts(sim: &mut Sim<'_>, shared: &Rc<Shared>) {
     }
     let workers = shared.workers.iter().map(|worker| worker.name.clone());
     let workers: Vec<String> = workers.collect();
-    sim.host(GATEWAY.0, move || gateway(workers.clone()));
+    let plan = shared.plan.gateway;
+    sim.host(GATEWAY.0, move || gateway(workers.clone(), plan));
     for (place, client) in shared.plan.clients.iter().enumerate() {
         let name = format!("client-{place}");
         sim.client(
@@ -150,7 +151,7 @@ fn add_hosts(sim: &mut Sim<'_>, shared: &Rc<Shared>) {
     sim.client("auditor", audit(Rc::clone(shared)));
 }
 
-async fn gateway(workers: Vec<String>) -> turmoil::Result {
+async fn gateway(workers: Vec<String>, plan: GatewayPlan) -> turmoil::Result {
     let listener = SimulatedListener::bind(GATEWAY.1).await?;
     let mut arguments = vec!["gateway".to_owned(), "--host=0.0.0.0".to_owned()];
     arguments.extend(
@@ -159,6 +160,8 @@ async fn gateway(workers: Vec<String>) -> turmoil::Result {
             .map(|worker| format!("--worker={worker}:{PORT}")),
     );
     arguments.push(format!("--max-concurrent-requests={PLACES}"));
+    arguments.push(format!("--max-resumes={}", plan.max_resumes));
+    arguments.push(format!("--resume-wait-s={}", plan.resume_wait_s));
     let options = GatewayOptions::try_parse_from(arguments)?;
     let never = std::future::pending();
     inflight_gateway::serve_on_network(listener, network(), &options, never).await?;
@@ -174,6 +177,7 @@ async fn ask_all(name: String, plan: ClientPlan, shared: Rc<Shared>) -> turmoil:
         let circumstances = Circumstances {
             is_calm: shared.plan.is_calm(),
             had_worker: shared.plan.had_worker(asked, elapsed()),
+            was_reached: shared.plan.holds_no_client(),
         };
         {
             let mut report = shared.report.borrow_mut();

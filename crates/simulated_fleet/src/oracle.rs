@@ -13,6 +13,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(150);
 /// Messages take their time, and an executor ends a request with an iteration.
 pub(crate) const STOPPED: Duration = Duration::from_secs(1);
 
+/// A silent worker is given up for new answers after 1.5 s; messages, queues and the prompt take the rest, twice.
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+
 /// What is promised, in the order of `docs/RELIABILITY.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Invariant {
@@ -33,6 +36,8 @@ pub(crate) enum Invariant {
     CalmIsWhole,
     /// Whatever happens to up to two other workers, an answer is whole if one worker was well all the time.
     LossesAreSurvived,
+    /// If one worker was well all the time, a stream pauses for [`LONGEST_PAUSE`] at most.
+    PausesAreShort,
     /// What a client has left is stopped at its worker within [`STOPPED`].
     LeaversAreStopped,
     /// Nothing cuts the connection of a client while its gateway runs.
@@ -59,6 +64,7 @@ impl Invariant {
             Self::AnsweredInTime => "answered-in-time",
             Self::CalmIsWhole => "calm-is-whole",
             Self::LossesAreSurvived => "losses-are-survived",
+            Self::PausesAreShort => "pauses-are-short",
             Self::LeaversAreStopped => "leavers-are-stopped",
             Self::NoCutByGateway => "no-cut-by-gateway",
             Self::WorkersAreFree => "workers-are-free",
@@ -107,6 +113,8 @@ pub(crate) struct Answer {
     pub(crate) end: End,
     /// Tokens of prompt and completion.
     pub(crate) usage: Option<(u64, u64)>,
+    /// The longest time without a byte; of a stream, after its first.
+    pub(crate) pause: Duration,
 }
 
 /// What was the matter while a request was open.
@@ -116,6 +124,8 @@ pub(crate) struct Circumstances {
     pub(crate) is_calm: bool,
     /// A worker was well all the time, and for some time before, and few others were not.
     pub(crate) had_worker: bool,
+    /// Nothing held the client's own connection.
+    pub(crate) was_reached: bool,
 }
 
 /// What is wrong with an answer.
@@ -161,6 +171,14 @@ pub(crate) fn judge(
             format!("not within {PATIENCE:?}"),
         ),
     }
+    let may_pause =
+        !question.is_streamed || !circumstances.had_worker || !circumstances.was_reached;
+    if is_whole && !may_pause && answer.pause > LONGEST_PAUSE {
+        breaks(
+            Invariant::PausesAreShort,
+            format!("nothing came for {:?}", answer.pause),
+        );
+    }
     let has_failed = match &answer.end {
         End::Whole | End::Left => false,
         // A worker may have too much to do, however well it is.
@@ -194,6 +212,7 @@ mod tests {
             texts: vec![text.to_owned()],
             end,
             usage: Some(usage),
+            pause: Duration::ZERO,
         };
         let broken = judge(&question(), &answer, Circumstances::default());
         broken.iter().map(|one| one.invariant.name()).collect()

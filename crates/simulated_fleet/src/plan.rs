@@ -45,10 +45,31 @@ pub(crate) struct Plan {
     pub(crate) workers: Vec<WorkerPlan>,
     pub(crate) clients: Vec<ClientPlan>,
     pub(crate) faults: Vec<Fault>,
+    pub(crate) gateway: GatewayPlan,
     /// Of every message.
     pub(crate) max_latency: Duration,
     /// Segments that a connection holds before its writer waits.
     pub(crate) socket_segments: usize,
+}
+
+/// How the gateway treats answers that lose their worker.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GatewayPlan {
+    pub(crate) max_resumes: u32,
+    pub(crate) resume_wait_s: u64,
+}
+
+impl GatewayPlan {
+    /// As users have it, who change nothing.
+    const DEFAULT: Self = Self {
+        max_resumes: 16,
+        resume_wait_s: 30,
+    };
+
+    fn survives(self) -> bool {
+        self.max_resumes == Self::DEFAULT.max_resumes
+            && self.resume_wait_s == Self::DEFAULT.resume_wait_s
+    }
 }
 
 /// How a worker is.
@@ -129,7 +150,16 @@ impl Plan {
                 .iter_mut()
                 .for_each(|client| client.begins_at += READY);
         }
+        // Most answers survive, so that other failures in their middle would be rare.
+        let gateway = match dice.chance(65) {
+            true => GatewayPlan::DEFAULT,
+            false => GatewayPlan {
+                max_resumes: dice.between(0, 1) as u32,
+                resume_wait_s: dice.between(0, 3),
+            },
+        };
         Self {
+            gateway,
             faults,
             workers,
             clients,
@@ -141,6 +171,12 @@ impl Plan {
     /// Whether nothing goes wrong.
     pub(crate) fn is_calm(&self) -> bool {
         self.faults.is_empty()
+    }
+
+    /// Whether no client's connection is held back.
+    pub(crate) fn holds_no_client(&self) -> bool {
+        let mut kinds = self.faults.iter().map(|fault| fault.kind);
+        !kinds.any(|kind| matches!(kind, FaultKind::HoldClient(_)))
     }
 
     /// Whether no worker had a fault, nor what is left of one, from `from` until `until`.
@@ -168,7 +204,7 @@ impl Plan {
             let mut others = own.map(|fault| (fault.at, fault.until + WELL));
             others.all(|(began, over)| over <= from || until < began)
         };
-        from >= READY && (0..self.workers.len()).any(is_well)
+        from >= READY && self.gateway.survives() && (0..self.workers.len()).any(is_well)
     }
 }
 
