@@ -18,7 +18,7 @@ FAST_TESTS := tests/python tests/reference
 # Static binaries link musl.
 MUSL := $(shell uname -m)-unknown-linux-musl
 
-.PHONY: help install serve check test test-rust test-python soak lint deny format bench templates frameworks fuzz wheel check-wheel check-containers gateway gateway-static clean
+.PHONY: help install serve check test test-rust test-python soak simulate lint deny format bench templates frameworks fuzz wheel check-wheel check-containers gateway gateway-static clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -87,6 +87,10 @@ test-python: install $(VENV)/.triton
 # SOAK holds names of scenarios and options: `make soak SOAK="kills --seed 7"`.
 soak: install ## Kill, cut, flood and overload real servers, and say what was lost (minutes; SOAK="kills --seed 7")
 	PYTHONPATH=tests $(BIN)/python -m reliability $(SOAK)
+
+# A failure prints the line that repeats it. SIMULATE holds options: `make simulate SIMULATE="--seeds 100"`.
+simulate: ## Simulate a gateway, workers and faults, seed after seed, until interrupted (SEED=7 repeats one)
+	cargo run --quiet --locked --package inflight-simulated-fleet -- $(if $(SEED),--seed $(SEED)) $(SIMULATE)
 
 lint: install deny ## Formatting, clippy, rustdoc, dependencies, ruff, mypy, import layers
 	cargo fmt --all --check

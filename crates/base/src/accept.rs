@@ -10,36 +10,38 @@ use futures_util::future::{Either, ready};
 use futures_util::stream::{Stream, StreamExt};
 use inflight_tls::{ServerStream, ServerTls};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
-use tonic::transport::server::{Connected, TcpConnectInfo};
+use tonic::transport::server::Connected;
+
+use crate::net::{Connection as OfNetwork, Listener};
 
 /// Accepting fails when file descriptors run out, and an immediate retry would only burn CPU.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// One connection and its place among those that there may be.
 #[derive(Debug)]
-pub struct Connection {
-    socket: Socket,
+pub struct Connection<S = TcpStream> {
+    socket: Socket<S>,
     _place: OwnedSemaphorePermit,
 }
 
 #[derive(Debug)]
-enum Socket {
-    Plain(TcpStream),
+enum Socket<S> {
+    Plain(S),
     // A session is a kilobyte.
-    Tls(Box<ServerStream<TcpStream>>),
+    Tls(Box<ServerStream<S>>),
 }
 
 /// Accepted connections, `limit` at once; one more is closed at once, so that its client learns of it. Without
 /// Nagle's delay: each message is complete when it is written. With `tls`, one that fails its handshake is closed; a
 /// slow one holds its own place alone.
-pub fn accept(
-    listener: TcpListener,
+pub fn accept<L: Listener>(
+    listener: L,
     limit: usize,
     tls: Option<ServerTls>,
-) -> impl Stream<Item = std::io::Result<Connection>> {
+) -> impl Stream<Item = std::io::Result<Connection<L::Connection>>> {
     let accepted = accept_plain(listener, limit);
     let Some(tls) = tls else {
         return Either::Left(accepted.map(|(socket, place)| {
@@ -67,10 +69,10 @@ pub fn accept(
     Either::Right(shaken.buffer_unordered(limit.max(1)).filter_map(ready))
 }
 
-fn accept_plain(
-    listener: TcpListener,
+fn accept_plain<L: Listener>(
+    listener: L,
     limit: usize,
-) -> impl Stream<Item = (TcpStream, OwnedSemaphorePermit)> {
+) -> impl Stream<Item = (L::Connection, OwnedSemaphorePermit)> {
     let places = Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)));
     futures_util::stream::unfold(
         (listener, places, false),
@@ -93,19 +95,16 @@ fn accept_plain(
                     continue;
                 };
                 was_full = false;
-                if let Err(error) = socket.set_nodelay(true) {
-                    tracing::debug!(%error, "TCP_NODELAY not set");
-                }
                 return Some(((socket, place), (listener, places, was_full)));
             }
         },
     )
 }
 
-impl Connected for Connection {
-    type ConnectInfo = TcpConnectInfo;
+impl<S: OfNetwork> Connected for Connection<S> {
+    type ConnectInfo = S::ConnectInfo;
 
-    fn connect_info(&self) -> TcpConnectInfo {
+    fn connect_info(&self) -> S::ConnectInfo {
         match &self.socket {
             Socket::Plain(socket) => socket.connect_info(),
             Socket::Tls(stream) => stream.get_ref().0.get_ref().connect_info(),
@@ -113,7 +112,7 @@ impl Connected for Connection {
     }
 }
 
-impl AsyncRead for Connection {
+impl<S: OfNetwork> AsyncRead for Connection<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -126,7 +125,7 @@ impl AsyncRead for Connection {
     }
 }
 
-impl AsyncWrite for Connection {
+impl<S: OfNetwork> AsyncWrite for Connection<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -1,10 +1,13 @@
-//! What every other crate builds on and that belongs to no single one: accepting connections, printing an error with
-//! its causes on one line, reading files up to a size limit, and the content hash that shows whether two processes
-//! have the same files.
+//! What every other crate builds on and that belongs to no single one: accepting connections and noticing their end,
+//! work that may block, printing an error with its causes on one line, reading files up to a size limit, and the
+//! content hash that shows whether two processes have the same files.
 
 pub mod accept;
+pub mod blocking;
 mod content_hash;
 mod error_chain;
+pub mod hang_up;
+pub mod net;
 pub mod text_file;
 
 pub use content_hash::content_hash;

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use inflight_base::blocking;
 use inflight_openai::ApiError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -268,7 +269,7 @@ impl Admission {
         };
         let held = tokio::time::timeout(INPUT_PATIENCE, start).await;
         let held = held.ok().flatten().ok_or_else(busy)?;
-        let result = tokio::task::spawn_blocking(move || {
+        let result = blocking::run(move || {
             // Held until the work is done, also when the client has left meanwhile.
             let _held = (waiting, held);
             work()

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use http::Extensions;
 use inflight_base::accept::accept;
+use inflight_base::net::Listener;
 use inflight_kserve::client::{TransportOptions, server};
 use inflight_kserve::inference as wire;
 use inflight_kserve::inference::grpc_inference_service_server::{
@@ -44,8 +45,8 @@ pub(crate) struct GrpcLimits {
 
 /// Serves until `stopped` resolves and open calls have ended. Once `shutdown` has resolved, they have the grace
 /// period.
-pub(crate) async fn serve(
-    port: Port,
+pub(crate) async fn serve<L: Listener>(
+    port: Port<L>,
     state: Arc<AppState>,
     limits: GrpcLimits,
     stopped: impl Future<Output = ()> + Send + 'static,

@@ -74,4 +74,4 @@ pub use log::{LogFormat, flush_log, set_log_level, start_log};
 pub use option_file::{OptionValues, read_option_file};
 pub use option_list::{OptionInfo, check_arguments, option_list};
 pub use options::GatewayOptions;
-pub use run::{ServeError, serve};
+pub use run::{ServeError, serve, serve_on_network};

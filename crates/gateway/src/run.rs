@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use inflight_tls::{ClientTls, HandshakeError, TlsError};
+use inflight_base::net::Listener;
+use inflight_kserve::client::Network;
+use inflight_tls::{ClientTls, HandshakeError, ServerTls, TlsError};
 use inflight_traces::{Flush, TraceError, TraceOptions, Tracer};
 use inflight_upstream::chat_templates::ChatTemplates;
 use inflight_upstream::connect::Connector;
@@ -90,8 +92,7 @@ pub(crate) async fn serve_on(
     handed_over: impl Future<Output = ()>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), ServeError> {
-    let tls = tls_options::of_ports(options)?;
-    let upstream_tls = tls_options::of_upstream(options)?;
+    let tls = Tls::of(options)?;
     let are_shared = listeners.are_shared();
     let bound = listeners.next(&options.host, options.port).await;
     let (listener, address) = bound.map_err(|source| ServeError::Bind {
@@ -112,6 +113,82 @@ pub(crate) async fn serve_on(
         ),
         None => None,
     };
+    let ports = Ports {
+        http: listener,
+        grpc,
+        are_shared,
+        network: None,
+    };
+    let on_bound = || on_bound(address);
+    serve_ports(ports, tls, options, on_bound, handed_over, shutdown).await
+}
+
+/// Serves HTTP on a `listener` of another network than the machine's, over which servers are reached as well, until
+/// `shutdown` resolves and open requests have finished or the grace period has passed. The gateway's gRPC port is not
+/// opened.
+///
+/// # Errors
+/// [`ServeError`]: it never served.
+pub async fn serve_on_network<L: Listener>(
+    listener: L,
+    network: Network,
+    options: &GatewayOptions,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let tls = Tls::of(options)?;
+    let ports = Ports {
+        http: listener,
+        grpc: None,
+        are_shared: false,
+        network: Some(network),
+    };
+    let never = std::future::pending();
+    serve_ports(ports, tls, options, || (), never, shutdown).await
+}
+
+/// Where the gateway listens, and the network that its servers are on.
+struct Ports<L> {
+    http: L,
+    grpc: Option<(L, SocketAddr)>,
+    /// Whether another gateway may be accepting from the same sockets.
+    are_shared: bool,
+    /// `None`: the machine's.
+    network: Option<Network>,
+}
+
+/// TLS of the ports and to servers.
+struct Tls {
+    ports: Option<ServerTls>,
+    upstream: ClientTls,
+}
+
+impl Tls {
+    fn of(options: &GatewayOptions) -> Result<Self, ServeError> {
+        Ok(Self {
+            ports: tls_options::of_ports(options)?,
+            upstream: tls_options::of_upstream(options)?,
+        })
+    }
+}
+
+async fn serve_ports<L: Listener>(
+    ports: Ports<L>,
+    tls: Tls,
+    options: &GatewayOptions,
+    on_bound: impl FnOnce(),
+    handed_over: impl Future<Output = ()>,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ServeError> {
+    let Ports {
+        http: listener,
+        grpc,
+        are_shared,
+        network,
+    } = ports;
+    let Tls {
+        ports: tls,
+        upstream: upstream_tls,
+    } = tls;
     let tokenizers = Tokenizers::load(
         &options.tokenizers,
         &options.max_seq_lens,
@@ -120,7 +197,7 @@ pub(crate) async fn serve_on(
     let metrics = Metrics::new();
     let (tracer, flush) = start_tracer(options, &metrics)?.unzip();
     let state = AppState::new(options, metrics, tracer);
-    let workers = connect_workers(&state, options, tokenizers, upstream_tls);
+    let workers = connect_workers(&state, options, tokenizers, upstream_tls, network);
     let _key_watch = state.access.watch_keys();
     tokio::pin!(shutdown);
     if are_shared {
@@ -129,7 +206,7 @@ pub(crate) async fn serve_on(
             () = &mut shutdown => return Ok(()),
         }
     }
-    on_bound(address);
+    on_bound();
     let limits = server::ConnectionLimits {
         max_connections: options.max_connections,
         header_timeout: Duration::from_secs(options.idle_timeout_s),
@@ -253,6 +330,7 @@ fn connect_workers(
     options: &GatewayOptions,
     tokenizers: Tokenizers,
     tls: ClientTls,
+    network: Option<Network>,
 ) -> tokio::task::JoinSet<()> {
     let context = Context {
         table: Arc::clone(&state.table),
@@ -265,6 +343,7 @@ fn connect_workers(
         },
         templates: chat_templates(options),
         tls,
+        network,
     };
     let connector = Arc::new(Connector::new(context, tokenizers));
     let mut tasks = tokio::task::JoinSet::new();

@@ -3,7 +3,6 @@
 
 mod connections;
 pub(crate) mod delivery;
-pub(crate) mod hang_up;
 pub(crate) mod listeners;
 pub(crate) mod socket;
 
@@ -27,21 +26,21 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulConnection;
 use hyper_util::service::TowerToHyperService;
+use inflight_base::net::{Connection as _, Ending, Listener};
 use inflight_tls::{ServerStream, ServerTls};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use self::connections::{Connections, idle};
 use self::delivery::{DeliveredBody, StreamExecutor};
-use self::hang_up::{HangUp, WatchedStream};
 use self::socket::GuardedSocket;
 use crate::client::{Addresses, Client, Connection};
 
 /// Where clients connect, and how.
 #[derive(Debug)]
-pub(crate) struct Port {
-    pub listener: TcpListener,
+pub(crate) struct Port<L = TcpListener> {
+    pub listener: L,
     /// `None`: in plain text.
     pub tls: Option<ServerTls>,
 }
@@ -98,8 +97,8 @@ enum Drain {
 ///
 /// `interrupt` is called when the grace is over and requests remain: it ends them with an error, and
 /// they get a moment to say so before their connections are cut.
-pub(crate) async fn serve(
-    port: Port,
+pub(crate) async fn serve<L: Listener>(
+    port: Port<L>,
     router: Router,
     limits: ConnectionLimits,
     handed_over: impl Future<Output = ()>,
@@ -160,7 +159,7 @@ pub(crate) async fn serve(
             open.mark_surplus(&client);
         }
         let listed = open.add(Arc::clone(&client));
-        let (stream, hang_up) = hang_up::watch(stream);
+        let (stream, hang_up) = stream.watch();
         let mut accepted = Accepted {
             hang_up,
             client,
@@ -210,21 +209,20 @@ pub(crate) async fn serve(
 }
 
 /// A connection whose stream is still plain bytes.
-struct Accepted {
-    hang_up: HangUp,
+struct Accepted<H> {
+    hang_up: H,
     client: Arc<Connection>,
     limits: ConnectionLimits,
     last_answers: Arc<AtomicBool>,
     draining: watch::Receiver<Drain>,
 }
 
-impl Accepted {
+impl<H: Ending> Accepted<H> {
     /// The stream over TLS; `None` if the handshake fails, or the connection is in the way before its end.
-    async fn shake_hands(
-        &mut self,
-        stream: WatchedStream,
-        tls: &ServerTls,
-    ) -> Option<ServerStream<WatchedStream>> {
+    async fn shake_hands<S>(&mut self, stream: S, tls: &ServerTls) -> Option<ServerStream<S>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         tokio::select! {
             biased;
             _ = self.draining.wait_for(|drain| *drain == Drain::Now) => None,
@@ -315,7 +313,7 @@ enum End {
 /// Serves one connection until it ends, by itself or for one of the reasons that there are here.
 async fn attend<C: GracefulConnection>(
     connection: C,
-    hang_up: &HangUp,
+    hang_up: &impl Ending,
     client: &Connection,
     limits: ConnectionLimits,
     draining: watch::Receiver<Drain>,
@@ -345,7 +343,7 @@ async fn attend<C: GracefulConnection>(
 
 /// Resolves with the first reason to end the connection.
 async fn reason(
-    hang_up: &HangUp,
+    hang_up: &impl Ending,
     client: &Connection,
     limits: ConnectionLimits,
     mut draining: watch::Receiver<Drain>,
@@ -384,7 +382,7 @@ async fn farewell(client: &Connection, draining: &mut watch::Receiver<Drain>) {
 }
 
 /// Resolves when the peer is gone and what was on its way to it has had its time.
-async fn left(hang_up: &HangUp) {
+async fn left(hang_up: &impl Ending) {
     hang_up.noticed().await;
     tokio::time::sleep(AFTER_HANG_UP).await;
     tracing::debug!("the client disconnected during its request");
@@ -403,15 +401,9 @@ fn log_end(result: Result<(), impl std::fmt::Display>) {
     }
 }
 
-async fn accept(listener: &TcpListener) -> Option<(TcpStream, SocketAddr)> {
+async fn accept<L: Listener>(listener: &L) -> Option<(L::Connection, SocketAddr)> {
     match listener.accept().await {
-        Ok((stream, peer)) => {
-            // Without it a kept-alive client waits for its own delayed ACK: 40 ms to the first token.
-            if let Err(error) = stream.set_nodelay(true) {
-                tracing::debug!(%error, "cannot set TCP_NODELAY");
-            }
-            Some((stream, peer))
-        }
+        Ok(accepted) => Some(accepted),
         Err(error) => {
             // Out of descriptors, or the peer is already gone: accepting continues.
             tracing::warn!(%error, "cannot accept a connection");

@@ -1,12 +1,15 @@
 //! How both ends of the wire connect: socket and HTTP/2 settings, TLS, and message limits. Knows nothing of
 //! models or requests.
 
+use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use inflight_tls::{ClientStream, ClientTls};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
@@ -44,6 +47,35 @@ pub struct TransportOptions {
     pub max_message_bytes: usize,
     /// For servers whose address starts with `https://`. By default, those that this machine trusts.
     pub tls: ClientTls,
+    /// `None`: over the machine's TCP.
+    pub network: Option<Network>,
+}
+
+/// Another network than the machine's TCP: a simulation's. It carries plain text only.
+#[derive(Clone)]
+pub struct Network(Arc<Dial>);
+
+type Dial = dyn Fn(&str, u16) -> Dialing + Send + Sync;
+
+/// A connection that is being made.
+pub type Dialing = Pin<Box<dyn Future<Output = std::io::Result<Box<dyn Socket>>> + Send>>;
+
+/// Bytes both ways.
+pub trait Socket: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin + Send> Socket for S {}
+
+impl Network {
+    /// `dial` connects to a host and a port.
+    pub fn new(dial: impl Fn(&str, u16) -> Dialing + Send + Sync + 'static) -> Self {
+        Self(Arc::new(dial))
+    }
+}
+
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Network")
+    }
 }
 
 impl Default for TransportOptions {
@@ -56,6 +88,7 @@ impl Default for TransportOptions {
             connection_window_bytes: 32 << 20,
             max_message_bytes: DEFAULT_MAX_MESSAGE_BYTES,
             tls: ClientTls::default(),
+            network: None,
         }
     }
 }
@@ -82,8 +115,15 @@ pub const HTTPS: &str = "https://";
 #[derive(Clone, Debug)]
 pub struct Target {
     endpoint: Endpoint,
-    /// `None`: in plain text.
-    tls: Option<TlsConnector>,
+    way: Way,
+}
+
+/// What carries the bytes.
+#[derive(Clone, Debug)]
+enum Way {
+    Tcp,
+    Tls(TlsConnector),
+    Other(OtherConnector),
 }
 
 impl Target {
@@ -92,10 +132,14 @@ impl Target {
     /// # Errors
     /// [`ConnectError::Address`].
     pub fn new(address: &str, options: &TransportOptions) -> Result<Self, ConnectError> {
-        let is_tls = address.starts_with(HTTPS);
+        let way = match &options.network {
+            Some(network) => Way::Other(OtherConnector(network.clone())),
+            None if address.starts_with(HTTPS) => Way::Tls(TlsConnector(options.tls.clone())),
+            None => Way::Tcp,
+        };
         Ok(Self {
             endpoint: endpoint(address, options)?,
-            tls: is_tls.then(|| TlsConnector(options.tls.clone())),
+            way,
         })
     }
 
@@ -104,7 +148,7 @@ impl Target {
     pub fn map(self, change: impl FnOnce(Endpoint) -> Endpoint) -> Self {
         Self {
             endpoint: change(self.endpoint),
-            tls: self.tls,
+            way: self.way,
         }
     }
 
@@ -113,17 +157,19 @@ impl Target {
     /// # Errors
     /// It cannot.
     pub async fn connect(&self) -> Result<Channel, tonic::transport::Error> {
-        match &self.tls {
-            None => self.endpoint.connect().await,
-            Some(tls) => self.endpoint.connect_with_connector(tls.clone()).await,
+        match &self.way {
+            Way::Tcp => self.endpoint.connect().await,
+            Way::Tls(tls) => self.endpoint.connect_with_connector(tls.clone()).await,
+            Way::Other(other) => self.endpoint.connect_with_connector(other.clone()).await,
         }
     }
 
     /// Connects when it is first used, and again whenever it must. Needs a tokio runtime.
     pub fn connect_lazy(&self) -> Channel {
-        match &self.tls {
-            None => self.endpoint.connect_lazy(),
-            Some(tls) => self.endpoint.connect_with_connector_lazy(tls.clone()),
+        match &self.way {
+            Way::Tcp => self.endpoint.connect_lazy(),
+            Way::Tls(tls) => self.endpoint.connect_with_connector_lazy(tls.clone()),
+            Way::Other(other) => self.endpoint.connect_with_connector_lazy(other.clone()),
         }
     }
 }
@@ -151,6 +197,25 @@ impl Service<Uri> for TlsConnector {
             socket.set_nodelay(true)?;
             Ok(TokioIo::new(tls.connect(host, socket).await?))
         })
+    }
+}
+
+/// Opens connections over another network.
+#[derive(Clone, Debug)]
+struct OtherConnector(Network);
+
+impl Service<Uri> for OtherConnector {
+    type Response = TokioIo<Box<dyn Socket>>;
+    type Error = std::io::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let dialing = (self.0.0)(uri.host().unwrap_or_default(), uri.port_u16().unwrap_or(80));
+        Box::pin(async move { Ok(TokioIo::new(dialing.await?)) })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use inflight_kserve::client::TransportOptions;
+use inflight_kserve::client::{Network, TransportOptions};
 use inflight_tls::ClientTls;
 
 use super::chat_templates::ChatTemplates;
@@ -20,6 +20,8 @@ pub struct Context {
     pub templates: ChatTemplates,
     /// For servers that speak TLS.
     pub tls: ClientTls,
+    /// `None`: over the machine's TCP.
+    pub network: Option<Network>,
 }
 
 /// Limits of every server's connections.
@@ -51,6 +53,7 @@ impl Context {
         TransportOptions {
             max_message_bytes: self.limits.max_message_bytes,
             tls: self.tls.clone(),
+            network: self.network.clone(),
             ..TransportOptions::default()
         }
     }

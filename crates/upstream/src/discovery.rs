@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use inflight_base::blocking;
 use inflight_kserve::client::HTTPS;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -87,7 +88,7 @@ impl Discovery {
         for file in &mut self.files {
             // A `stat` every now and then; a network's file system may block, so not on this thread.
             let mut read = file.clone();
-            let task = tokio::task::spawn_blocking(move || (read.refresh(), read));
+            let task = blocking::run(move || (read.refresh(), read));
             if let Ok((has_changed, read)) = task.await {
                 *file = read;
                 changed |= has_changed;

@@ -1,4 +1,5 @@
-//! Between the streams and the executor: two plain threads and the registry of live requests.
+//! Between the streams and the executor: two plain threads, or one task in their place, and the registry of live
+//! requests.
 //!
 //! The submit thread hands waiting requests over in batches. The await thread takes whole iterations and
 //! distributes their rows. Neither knows gRPC: rows end up in an [`Outbox`].
@@ -33,7 +34,7 @@ use crate::trace::RequestTrace;
 use line::TooLong;
 pub(crate) use names::Named;
 use names::RequestName;
-use queue::SubmitQueue;
+use queue::{Batch, SubmitQueue};
 use registry::{LiveRequest, Registry, Waits};
 pub(crate) use registry::{MOST_LIVE, place_of};
 use series::{AllSeries, Series};
@@ -158,16 +159,26 @@ pub(crate) struct EngineLimits {
 }
 
 /// Each resolves when its thread has ended.
-pub(crate) type Threads = [oneshot::Receiver<()>; 2];
+pub(crate) type Threads = Vec<oneshot::Receiver<()>>;
+
+/// Who calls the executor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Driving {
+    /// Two threads, because calls may block.
+    Threads,
+    /// The runtime, by [`Engine::run_on_runtime`]: for an executor whose calls return at once.
+    Runtime,
+}
 
 impl Engine {
-    /// Starts both threads. `place`: the model's among those of the process.
+    /// Starts both threads, where there are any. `place`: the model's among those of the process.
     pub(crate) fn start(
         executor: Arc<dyn Executor>,
         limits: EngineLimits,
         metrics: Arc<Metrics>,
         cache: Arc<Board>,
         place: u8,
+        driving: Driving,
     ) -> Result<(Arc<Self>, Threads), WorkerError> {
         let engine = Arc::new(Self {
             executor,
@@ -185,10 +196,30 @@ impl Engine {
             limits,
             place,
         });
+        if driving == Driving::Runtime {
+            return Ok((engine, Vec::new()));
+        }
         let submit = spawn("submit thread", &engine, Self::submit_until_closed)?;
         let awaiting =
             spawn("await thread", &engine, distribute::run).inspect_err(|_| engine.stop())?;
-        Ok((engine, [submit, awaiting]))
+        Ok((engine, vec![submit, awaiting]))
+    }
+
+    /// Does in turn what the two threads do, `every` so often; ends when the worker stops or the executor fails.
+    pub(crate) async fn run_on_runtime(&self, every: Duration) {
+        let mut rows = distribute::Rows::default();
+        let mut turns = tokio::time::interval(every);
+        while !self.stopping.load(Ordering::Acquire) {
+            turns.tick().await;
+            if let Some(batch) = self.queue.take_waiting()
+                && !self.hand_over(batch)
+            {
+                return;
+            }
+            if !rows.take(self, Duration::ZERO) {
+                return;
+            }
+        }
     }
 
     /// Wakes the streams that the await thread names, inside the runtime; never ends.
@@ -473,27 +504,35 @@ impl Engine {
 
     fn submit_until_closed(&self) {
         while let Some(batch) = self.queue.take() {
-            if !batch.requests.is_empty() {
-                let now = Instant::now();
-                let mut registry = self.registry.lock();
-                for request in &batch.requests {
-                    if let Some(live) = registry.get_mut(request.client_id) {
-                        live.handed_over = Some(now);
-                    }
-                }
-                drop(registry);
-                if let Err(failed) = self.executor.enqueue(batch.requests) {
-                    self.fail(&failed.to_string());
-                    return;
-                }
-            }
-            if !batch.cancels.is_empty()
-                && let Err(failed) = self.executor.cancel(&batch.cancels)
-            {
-                self.fail(&failed.to_string());
+            if !self.hand_over(batch) {
                 return;
             }
         }
+    }
+
+    /// Gives the executor what has gathered. Returns whether it takes more.
+    fn hand_over(&self, batch: Batch) -> bool {
+        if !batch.requests.is_empty() {
+            let now = Instant::now();
+            let mut registry = self.registry.lock();
+            for request in &batch.requests {
+                if let Some(live) = registry.get_mut(request.client_id) {
+                    live.handed_over = Some(now);
+                }
+            }
+            drop(registry);
+            if let Err(failed) = self.executor.enqueue(batch.requests) {
+                self.fail(&failed.to_string());
+                return false;
+            }
+        }
+        if !batch.cancels.is_empty()
+            && let Err(failed) = self.executor.cancel(&batch.cancels)
+        {
+            self.fail(&failed.to_string());
+            return false;
+        }
+        true
     }
 
     /// Ends a stream whose client does not read.

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use inflight_base::error_chain;
+use inflight_base::{blocking, error_chain};
 use inflight_text::ModelFiles;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use crate::cache::Board;
 use crate::catalog::{Catalog, TextSettings};
-use crate::engine::{Engine, EngineLimits, MOST_LIVE, Threads};
+use crate::engine::{Driving, Engine, EngineLimits, MOST_LIVE, Threads};
 use crate::executor::{Executor, ModelInfo, capability};
 use crate::metrics::Metrics;
 use crate::model_names::ModelNames;
@@ -89,6 +89,7 @@ impl Hosted {
         metrics: Arc<Metrics>,
         place: usize,
         of: usize,
+        driving: Driving,
     ) -> Result<(Arc<Engine>, Threads), WorkerError> {
         let max_batch_size = self.info.max_batch_size;
         let max_live = options
@@ -117,6 +118,7 @@ impl Hosted {
             metrics,
             Arc::clone(&self.cache),
             place,
+            driving,
         )
     }
 
@@ -175,13 +177,13 @@ impl Hosted {
             draft_model: drafts.then(|| options.draft_model_name.clone()),
             ..TextOptions::default()
         };
-        tokio::task::spawn_blocking(move || {
+        drop(blocking::run(move || {
             let loaded = TextModels::load(&files, options).map_err(|error| error_chain(&error));
             if let Err(reason) = &loaded {
                 tracing::warn!(model, reason, "the text models are unavailable");
             }
             catalog.set_text(loaded);
-        });
+        }));
     }
 }
 
@@ -283,7 +285,7 @@ pub(crate) async fn end_executor(
 ) {
     let ending = async {
         // A Python executor may take long, and holds the interpreter's lock meanwhile.
-        let _ = tokio::task::spawn_blocking(move || executor.shutdown()).await;
+        let _ = blocking::run(move || executor.shutdown()).await;
         for thread in threads {
             let _ = thread.await;
         }

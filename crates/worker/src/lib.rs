@@ -40,5 +40,5 @@ pub use model::{
     core_outputs, core_parameters,
 };
 pub use options::{BoundAddresses, LogLevel, WorkerError, WorkerExit, WorkerOptions};
-pub use serve::{serve, serve_models};
+pub use serve::{serve, serve_models, serve_on_network};
 pub use simulated::{SimulatedExecutor, SimulatedOptions};

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{join_all, select_all};
+use futures_util::future::{join_all, ready, select_all};
 use inflight_base::accept::accept;
+use inflight_base::net::Listener;
 use inflight_kserve::FILE_DESCRIPTORS;
 use inflight_kserve::assets::model_assets_server::ModelAssetsServer;
 use inflight_kserve::cache_state::cache_state_server::CacheStateServer;
@@ -22,7 +23,7 @@ use tonic::transport::server::Router;
 
 use crate::adapters::Adapters;
 use crate::assets::Assets;
-use crate::engine::{Engine, Threads};
+use crate::engine::{Driving, Engine, Threads};
 use crate::executor::Executor;
 use crate::hosted::{
     FurtherModel, Hosted, check_names, drain, end_executor, prove, watch_progress,
@@ -38,6 +39,8 @@ use crate::trace::Tracing;
 
 /// How long clients have to read the last messages before connections are dropped.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+/// How often the runtime looks at the executor where no thread waits for it.
+const TURN: Duration = Duration::from_millis(1);
 /// Bytes of requests that one stream may send ahead of being read; a connection may send twice that. Much less
 /// than a gateway allows for step messages, because what is unread counts in no budget.
 const RECEIVE_WINDOW: u32 = 1 << 20;
@@ -77,7 +80,67 @@ pub async fn serve_models(
     let first = Hosted::first(executor, &options);
     let further = further.into_iter().map(Hosted::further);
     let models: Vec<Hosted> = std::iter::once(first).chain(further).collect();
-    let started = match start(&models, &options, loading).await {
+    let ports = Ports::of_machine(&options, loading);
+    let on_ready = |addresses: &Addresses, is_tls| {
+        if let Some(metrics) = addresses.metrics {
+            on_bound(BoundAddresses {
+                grpc: addresses.grpc,
+                metrics,
+                http: addresses.http,
+                is_tls,
+            });
+        }
+    };
+    serve_hosted(
+        models,
+        &options,
+        Driving::Threads,
+        ports,
+        on_ready,
+        shutdown,
+    )
+    .await
+}
+
+/// Serves gRPC on a `listener` of another network than the machine's, until `shutdown` resolves or the executor fails.
+/// There are no other ports and no threads: the runtime's own thread calls the executor, whose calls must therefore
+/// return at once.
+///
+/// # Errors
+/// When the gRPC server fails.
+pub async fn serve_on_network<L: Listener>(
+    listener: L,
+    address: SocketAddr,
+    executor: Arc<dyn Executor>,
+    options: WorkerOptions,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<WorkerExit, WorkerError> {
+    let models = vec![Hosted::first(executor, &options)];
+    let ports = ready(Ok(Ports {
+        grpc: (listener, address),
+        metrics: None,
+        http: None,
+    }));
+    serve_hosted(
+        models,
+        &options,
+        Driving::Runtime,
+        ports,
+        |_, _| (),
+        shutdown,
+    )
+    .await
+}
+
+async fn serve_hosted<L: Listener>(
+    models: Vec<Hosted>,
+    options: &WorkerOptions,
+    driving: Driving,
+    ports: impl Future<Output = Result<Ports<L>, WorkerError>> + Send,
+    on_bound: impl FnOnce(&Addresses, bool) + Send,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<WorkerExit, WorkerError> {
+    let started = match start(&models, options, driving, ports).await {
         Ok(started) => started,
         Err(error) => {
             // They hold GPUs, and perhaps their own processes.
@@ -87,9 +150,11 @@ pub async fn serve_models(
         }
     };
     let Started {
-        grpc,
-        metrics,
-        http,
+        ports: Ports {
+            grpc,
+            metrics,
+            http,
+        },
         tls,
         engines,
         threads,
@@ -106,7 +171,7 @@ pub async fn serve_models(
     let drafts = std::iter::once(draft).chain(std::iter::repeat(None));
     let parts = models.iter().zip(&engines).zip(drafts);
     let mut parts =
-        parts.map(|((model, engine), draft)| model.parts(&options, Arc::clone(engine), draft));
+        parts.map(|((model, engine), draft)| model.parts(options, Arc::clone(engine), draft));
     let (Some(first), Some(adapters)) = (parts.next(), adapters) else {
         // There is always a first model.
         return Ok(WorkerExit::Shutdown);
@@ -117,6 +182,7 @@ pub async fn serve_models(
     let assets = Assets::new(&models, adapters);
     let budget = ArrivalBudget::new(options.max_message_bytes);
     let (stop_grpc, stopped) = oneshot::channel::<()>();
+    let (grpc, grpc_address) = grpc;
     let router = server(&TransportOptions {
         max_message_bytes: options.max_message_bytes,
         stream_window_bytes: RECEIVE_WINDOW,
@@ -142,7 +208,7 @@ pub async fn serve_models(
     let router = with_reflection(router, budget);
     let mut serving: JoinHandle<Result<(), tonic::transport::Error>> =
         tokio::spawn(router.serve_with_incoming_shutdown(
-            accept(grpc.0, options.max_grpc_connections, tls.clone()),
+            accept(grpc, options.max_grpc_connections, tls.clone()),
             async {
                 // A dropped sender stops the server as well.
                 let _ = stopped.await;
@@ -150,13 +216,16 @@ pub async fn serve_models(
         ));
     let is_tls = tls.is_some();
     let stop_metrics = Arc::new(Notify::new());
-    let metrics_server = tokio::spawn(metrics::serve(
-        metrics.0,
-        engines.clone(),
-        Arc::clone(&stop_metrics),
-    ));
+    let addresses = Addresses {
+        grpc: grpc_address,
+        metrics: metrics.as_ref().map(|(_, address)| *address),
+        http: http.as_ref().map(|(_, address)| *address),
+    };
+    let metrics_server = metrics.map(|(listener, _)| {
+        let stop = Arc::clone(&stop_metrics);
+        tokio::spawn(metrics::serve(listener, engines.clone(), stop))
+    });
     let (stop_http, http_stopped) = watch::channel(false);
-    let http_address = http.as_ref().map(|(_, address)| *address);
     let http_server = http.map(|(listener, _)| {
         let limits = HttpLimits {
             max_connections: options.max_grpc_connections,
@@ -165,12 +234,7 @@ pub async fn serve_models(
         let service = service.clone();
         tokio::spawn(http::serve(listener, tls, service, limits, http_stopped))
     });
-    on_bound(BoundAddresses {
-        grpc: grpc.1,
-        metrics: metrics.1,
-        http: http_address,
-        is_tls,
-    });
+    on_bound(&addresses, is_tls);
 
     let mut tasks = JoinSet::new();
     for engine in &engines {
@@ -179,6 +243,10 @@ pub async fn serve_models(
         tasks.spawn(async move { waking.run_wakes().await });
         tasks.spawn(async move { expiring.run_expiry().await });
         tasks.spawn(watch_progress(own(), options.progress_timeout));
+        if driving == Driving::Runtime {
+            let driven = own();
+            tasks.spawn(async move { driven.run_on_runtime(TURN).await });
+        }
     }
     let mut canaries = JoinSet::new();
     for engine in &engines {
@@ -220,7 +288,9 @@ pub async fn serve_models(
     }
     tasks.abort_all();
     stop_metrics.notify_one();
-    metrics_server.abort();
+    if let Some(server) = metrics_server {
+        server.abort();
+    }
     for engine in &engines {
         engine.stop();
     }
@@ -254,10 +324,8 @@ fn failure(engines: &[Arc<Engine>]) -> Option<String> {
 }
 
 /// What can fail before anything is served.
-struct Started {
-    grpc: (TcpListener, SocketAddr),
-    metrics: (TcpListener, SocketAddr),
-    http: Option<(TcpListener, SocketAddr)>,
+struct Started<L> {
+    ports: Ports<L>,
     tls: Option<ServerTls>,
     /// In the order of the models.
     engines: Vec<Arc<Engine>>,
@@ -268,11 +336,57 @@ struct Started {
     adapters: Option<Arc<Adapters>>,
 }
 
-async fn start(
+/// Where the worker listens. Metrics and HTTP are always on the machine's network.
+struct Ports<L> {
+    grpc: (L, SocketAddr),
+    metrics: Option<(TcpListener, SocketAddr)>,
+    http: Option<(TcpListener, SocketAddr)>,
+}
+
+/// Of the ports that there are.
+struct Addresses {
+    grpc: SocketAddr,
+    metrics: Option<SocketAddr>,
+    http: Option<SocketAddr>,
+}
+
+impl Ports<TcpListener> {
+    /// Binds them, unless the worker that was `loading` has done so.
+    async fn of_machine(
+        options: &WorkerOptions,
+        loading: Option<Loading>,
+    ) -> Result<Self, WorkerError> {
+        let Listeners {
+            grpc,
+            metrics,
+            http,
+        } = match loading.and_then(Loading::finish) {
+            Some(listeners) => listeners,
+            None => Listeners::bind(options).await?,
+        };
+        let on_runtime = |purpose, (listener, address): (std::net::TcpListener, SocketAddr)| {
+            let listener = TcpListener::from_std(listener);
+            let listener = listener.map_err(|source| WorkerError::Bind {
+                address: address.to_string(),
+                purpose,
+                source,
+            })?;
+            Ok((listener, address))
+        };
+        Ok(Self {
+            grpc: on_runtime("gRPC", grpc)?,
+            metrics: Some(on_runtime("metrics", metrics)?),
+            http: http.map(|http| on_runtime("HTTP", http)).transpose()?,
+        })
+    }
+}
+
+async fn start<L>(
     models: &[Hosted],
     options: &WorkerOptions,
-    loading: Option<Loading>,
-) -> Result<Started, WorkerError> {
+    driving: Driving,
+    ports: impl Future<Output = Result<Ports<L>, WorkerError>> + Send,
+) -> Result<Started<L>, WorkerError> {
     check_names(models)?;
     let draft = options
         .draft_worker
@@ -286,14 +400,7 @@ async fn start(
         Adapters::new(Arc::clone(&first.executor), &first.info, directory).map(Arc::new)
     });
     let adapters = adapters.transpose()?;
-    let Listeners {
-        grpc,
-        metrics,
-        http,
-    } = match loading.and_then(Loading::finish) {
-        Some(listeners) => listeners,
-        None => Listeners::bind(options).await?,
-    };
+    let ports = ports.await?;
     let counters: Vec<Arc<Metrics>> = models
         .iter()
         .map(|model| {
@@ -314,21 +421,9 @@ async fn start(
         }
         None => None,
     };
-    let on_runtime = |purpose, (listener, address): (std::net::TcpListener, SocketAddr)| {
-        let listener = TcpListener::from_std(listener);
-        let listener = listener.map_err(|source| WorkerError::Bind {
-            address: address.to_string(),
-            purpose,
-            source,
-        })?;
-        Ok((listener, address))
-    };
-    let grpc = on_runtime("gRPC", grpc)?;
-    let metrics = on_runtime("metrics", metrics)?;
-    let http = http.map(|http| on_runtime("HTTP", http)).transpose()?;
     let (mut engines, mut threads) = (Vec::<Arc<Engine>>::new(), Vec::new());
     for (place, (model, metrics)) in models.iter().zip(counters).enumerate() {
-        let started = model.start_engine(options, metrics, place, models.len());
+        let started = model.start_engine(options, metrics, place, models.len(), driving);
         let (engine, own) = started.inspect_err(|_| {
             for engine in &engines {
                 engine.stop();
@@ -338,9 +433,7 @@ async fn start(
         threads.push(own);
     }
     Ok(Started {
-        grpc,
-        metrics,
-        http,
+        ports,
         tls,
         engines,
         threads,

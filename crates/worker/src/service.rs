@@ -13,11 +13,11 @@ mod trace_settings;
 use std::sync::Arc;
 use std::time::Duration;
 
+use inflight_base::blocking;
 use inflight_kserve::inference as wire;
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
 use inflight_kserve::names;
 use inflight_traces::TraceContext;
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -100,7 +100,7 @@ impl Service {
         let engine = &shared.engine;
         let executor = Arc::clone(engine.executor());
         // A Python executor takes its GIL here, so not on the runtime's own threads.
-        let look = spawn_blocking(move || executor.stats());
+        let look = blocking::run(move || executor.stats());
         if let Ok(Ok(Ok(stats))) = timeout(LOOK_TIMEOUT, look).await {
             engine.metrics.iterations(stats);
         }

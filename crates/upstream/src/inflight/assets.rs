@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use inflight_base::content_hash;
+use inflight_base::{blocking, content_hash};
 use inflight_kserve::assets::model_assets_client::ModelAssetsClient;
 use inflight_kserve::assets::{FetchRequest, ModelDescription};
 use inflight_text::{ModelFiles, TemplateSource, TextModel};
@@ -96,8 +96,7 @@ impl AssetCache {
                     .map_err(|_| AssetError::Slow)??;
                 // Building a large tokenizer takes seconds of CPU: not on the runtime's threads.
                 let given = key.1.clone();
-                let loaded =
-                    tokio::task::spawn_blocking(move || load(hash, &files, given.as_ref()));
+                let loaded = blocking::run(move || load(hash, &files, given.as_ref()));
                 let loaded = loaded.await.map_err(|_| AssetError::Interrupted)??;
                 if let (Some(template), None) = (loaded.built_in_template(), &key.1) {
                     tracing::warn!(

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use inflight_kserve::step::{FinishReason, Handle, Row, RowError};
 use parking_lot::MutexGuard;
@@ -36,29 +36,49 @@ struct Scratch {
 
 /// Runs until the worker stops or the executor fails.
 pub(super) fn run(engine: &Engine) {
-    let mut scratch = Scratch::default();
-    let mut iteration = 0;
+    let mut rows = Rows::default();
     while !engine.stopping.load(Ordering::Acquire) {
-        let batch = match engine.executor.await_responses(AWAIT_TIMEOUT) {
+        if !rows.take(engine, AWAIT_TIMEOUT) {
+            return;
+        }
+    }
+}
+
+/// Takes rows from the executor, one iteration after another.
+#[derive(Default)]
+pub(super) struct Rows {
+    scratch: Scratch,
+    iteration: u64,
+}
+
+impl Rows {
+    /// Waits for the next rows, for `timeout` at most, and distributes them. Returns whether there may be more.
+    pub(super) fn take(&mut self, engine: &Engine, timeout: Duration) -> bool {
+        let batch = match engine.executor.await_responses(timeout) {
             Ok(batch) => batch,
-            Err(failed) => return engine.fail(&failed.to_string()),
+            Err(failed) => {
+                engine.fail(&failed.to_string());
+                return false;
+            }
         };
         if batch.rows.ids.is_empty() {
-            continue;
+            return true;
         }
         if let Err(broken) = batch.rows.validate() {
-            return engine.fail(&format!(
+            engine.fail(&format!(
                 "the executor returned a malformed batch: {broken}"
             ));
+            return false;
         }
-        iteration += 1;
+        self.iteration += 1;
         let moment = Moment {
             now: Instant::now(),
-            iteration,
+            iteration: self.iteration,
         };
         engine.note_progress(moment.now);
         engine.metrics.generated(batch.rows.token_ids.len());
-        distribute(engine, batch, moment, &mut scratch);
+        distribute(engine, batch, moment, &mut self.scratch);
+        true
     }
 }
 

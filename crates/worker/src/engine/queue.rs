@@ -48,6 +48,13 @@ impl SubmitQueue {
         self.filled.notify_one();
     }
 
+    /// What waits now, if anything does. The order of its parts is that of [`take`](Self::take).
+    pub(super) fn take_waiting(&self) -> Option<Batch> {
+        let mut state = self.state.lock();
+        let is_empty = state.batch.requests.is_empty() && state.batch.cancels.is_empty();
+        (!is_empty).then(|| std::mem::take(&mut state.batch))
+    }
+
     /// Waits for a batch; `None` once the queue is closed and empty. Hand over its requests before its
     /// cancels, so that a cancel never overtakes its request.
     pub(super) fn take(&self) -> Option<Batch> {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::stream::{BoxStream, unfold};
+use inflight_base::blocking;
 use inflight_kserve::cache_state::cache_state_server::CacheState;
 use inflight_kserve::cache_state::{CacheUpdate, WatchCacheRequest, WorkerLoad};
-use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 
@@ -62,7 +62,7 @@ impl LoadSource for LoadOf {
         if self.0.cache.freshness.is_due(Instant::now()) {
             let own = Arc::clone(engine);
             // A Python executor takes its GIL here, so not on the runtime's own threads.
-            let look = spawn_blocking(move || {
+            let look = blocking::run(move || {
                 // A failure also ends the thread that awaits rows, which reports it.
                 if let Ok(stats) = own.executor().stats() {
                     own.metrics.iterations(stats);

@@ -9,7 +9,7 @@ use inflight_kserve::tensor::RequestBuilder;
 use super::*;
 use crate::cache::Board;
 use crate::catalog::Catalog;
-use crate::engine::{Engine, EngineLimits};
+use crate::engine::{Driving, Engine, EngineLimits};
 use crate::executor::Executor;
 use crate::metrics::Metrics;
 use crate::model::CORE_MODEL;
@@ -49,6 +49,7 @@ fn shared() -> Shared {
         metrics,
         Board::new(16, false),
         0,
+        Driving::Threads,
     )
     .unwrap();
     engine.set_proven();

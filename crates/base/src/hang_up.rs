@@ -16,17 +16,17 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 /// The stream for who reads and writes it; shut down when dropped.
 #[derive(Debug)]
-pub(crate) struct WatchedStream {
+pub struct WatchedStream {
     read: Arc<OwnedReadHalf>,
     write: OwnedWriteHalf,
 }
 
 /// The stream for who watches.
 #[derive(Debug)]
-pub(crate) struct HangUp(Arc<OwnedReadHalf>);
+pub struct HangUp(Arc<OwnedReadHalf>);
 
 /// Both shares of `stream`.
-pub(crate) fn watch(stream: TcpStream) -> (WatchedStream, HangUp) {
+pub fn watch(stream: TcpStream) -> (WatchedStream, HangUp) {
     let (read, write) = stream.into_split();
     let read = Arc::new(read);
     let hang_up = HangUp(Arc::clone(&read));
@@ -36,7 +36,7 @@ pub(crate) fn watch(stream: TcpStream) -> (WatchedStream, HangUp) {
 impl HangUp {
     /// Resolves once the peer has ended its side or reset the connection, whatever is still unread.
     /// Where the system does not report it, never.
-    pub(crate) async fn noticed(&self) {
+    pub async fn noticed(&self) {
         #[cfg(target_os = "linux")]
         {
             use tokio::io::Interest;

@@ -1,0 +1,240 @@
+//! The invariants: what must be true of every answer and of the fleet at the end, each with a name. Pure; what was
+//! read and what is open is handed in.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::question::Question;
+
+/// A request must have ended so long after it was sent, whatever happens: the gateway waits 30 s for a worker, and
+/// each fault lasts some seconds.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(150);
+
+/// Messages take their time, and an executor ends a request with an iteration.
+pub(crate) const STOPPED: Duration = Duration::from_secs(1);
+
+/// A silent worker is given up for new answers after 1.5 s; messages, queues and the prompt take the rest, twice.
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+
+/// What is promised, in the order of `docs/RELIABILITY.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Invariant {
+    /// An answer that looks whole is the whole answer, to the letter.
+    WholeIsWhole,
+    /// What was read of an answer that failed is its beginning: nothing is missing, twice or invented.
+    PartIsBeginning,
+    /// An answer that is not whole ends with an error, or its connection is cut; never cleanly.
+    EndIsShown,
+    /// Usage is that of the prompt and of the tokens sent.
+    UsageIsTrue,
+    /// A failure is one that the client may retry: 429 or 5xx with a reason, never a blame of a valid request, and
+    /// never an internal error.
+    ErrorIsFit,
+    /// Every request ends in bounded time.
+    AnsweredInTime,
+    /// Where nothing goes wrong, every answer is whole.
+    CalmIsWhole,
+    /// Whatever happens to up to two other workers, an answer is whole if one worker was well all the time.
+    LossesAreSurvived,
+    /// If one worker was well all the time, a stream pauses for [`LONGEST_PAUSE`] at most.
+    PausesAreShort,
+    /// What a client has left is stopped at its worker within [`STOPPED`].
+    LeaversAreStopped,
+    /// Nothing cuts the connection of a client while its gateway runs.
+    NoCutByGateway,
+    /// At the end no executor holds a request.
+    WorkersAreFree,
+    /// At the end the gateway holds no handle at a worker and answers no request.
+    HandlesAreClosed,
+    /// At the end all places for requests are free.
+    PlacesAreFree,
+    /// Nothing panics.
+    NoPanic,
+}
+
+impl Invariant {
+    /// As the documentation calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::WholeIsWhole => "whole-is-whole",
+            Self::PartIsBeginning => "part-is-beginning",
+            Self::EndIsShown => "end-is-shown",
+            Self::UsageIsTrue => "usage-is-true",
+            Self::ErrorIsFit => "error-is-fit",
+            Self::AnsweredInTime => "answered-in-time",
+            Self::CalmIsWhole => "calm-is-whole",
+            Self::LossesAreSurvived => "losses-are-survived",
+            Self::PausesAreShort => "pauses-are-short",
+            Self::LeaversAreStopped => "leavers-are-stopped",
+            Self::NoCutByGateway => "no-cut-by-gateway",
+            Self::WorkersAreFree => "workers-are-free",
+            Self::HandlesAreClosed => "handles-are-closed",
+            Self::PlacesAreFree => "places-are-free",
+            Self::NoPanic => "no-panic",
+        }
+    }
+}
+
+/// An invariant that did not hold.
+#[derive(Clone, Debug)]
+pub(crate) struct Broken {
+    pub(crate) invariant: Invariant,
+    pub(crate) how: String,
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.invariant.name(), self.how)
+    }
+}
+
+/// How an answer ended, as its client saw it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// Cleanly, with all that shows a whole answer.
+    Whole,
+    /// With an error, before or after its beginning; an HTTP status where it came before.
+    Error { status: Option<u16>, text: String },
+    /// The connection ended in the middle.
+    Cut(String),
+    /// Cleanly, and it is not whole.
+    Unfinished(String),
+    /// The client left.
+    Left,
+    /// The client gave up.
+    TooLate,
+}
+
+/// What a client read.
+#[derive(Clone, Debug)]
+pub(crate) struct Answer {
+    /// The text of each choice.
+    pub(crate) texts: Vec<String>,
+    pub(crate) end: End,
+    /// Tokens of prompt and completion.
+    pub(crate) usage: Option<(u64, u64)>,
+    /// The longest time without a byte; of a stream, after its first.
+    pub(crate) pause: Duration,
+}
+
+/// What was the matter while a request was open.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Circumstances {
+    /// Nothing goes wrong in this run.
+    pub(crate) is_calm: bool,
+    /// A worker was well all the time, and for some time before, and few others were not.
+    pub(crate) had_worker: bool,
+    /// Nothing held the client's own connection.
+    pub(crate) was_reached: bool,
+}
+
+/// What is wrong with an answer.
+pub(crate) fn judge(
+    question: &Question,
+    answer: &Answer,
+    circumstances: Circumstances,
+) -> Vec<Broken> {
+    let mut broken = Vec::new();
+    let mut breaks = |invariant, how: String| broken.push(Broken { invariant, how });
+    let is_whole = answer.end == End::Whole;
+    for (choice, text) in (0..).zip(&answer.texts) {
+        let expected = question.answer(choice);
+        if is_whole && *text != expected {
+            let how = format!("choice {choice} is {text:?}, and it should be {expected:?}");
+            breaks(Invariant::WholeIsWhole, how);
+        } else if !expected.starts_with(text.as_str()) {
+            let how = format!("choice {choice} is {text:?}, which does not begin {expected:?}");
+            breaks(Invariant::PartIsBeginning, how);
+        }
+    }
+    if is_whole && answer.texts.len() != question.choices as usize {
+        let how = format!("{} of {} choices", answer.texts.len(), question.choices);
+        breaks(Invariant::WholeIsWhole, how);
+    }
+    let usage = (question.prompt_tokens(), question.completion_tokens());
+    if is_whole && answer.usage != Some(usage) {
+        let how = format!("{:?}, and it should be {usage:?}", answer.usage);
+        breaks(Invariant::UsageIsTrue, how);
+    }
+    match &answer.end {
+        End::Whole | End::Left => {}
+        End::Error { status, text } => {
+            let fits = status.is_none_or(|status| matches!(status, 429 | 502 | 503 | 504));
+            if !fits || text.is_empty() {
+                breaks(Invariant::ErrorIsFit, format!("{status:?} {text:?}"));
+            }
+        }
+        End::Cut(how) => breaks(Invariant::NoCutByGateway, how.clone()),
+        End::Unfinished(how) => breaks(Invariant::EndIsShown, how.clone()),
+        End::TooLate => breaks(
+            Invariant::AnsweredInTime,
+            format!("not within {PATIENCE:?}"),
+        ),
+    }
+    let may_pause =
+        !question.is_streamed || !circumstances.had_worker || !circumstances.was_reached;
+    if is_whole && !may_pause && answer.pause > LONGEST_PAUSE {
+        breaks(
+            Invariant::PausesAreShort,
+            format!("nothing came for {:?}", answer.pause),
+        );
+    }
+    let has_failed = match &answer.end {
+        End::Whole | End::Left => false,
+        // A worker may have too much to do, however well it is.
+        End::Error { text, .. } => !text.contains("full"),
+        _ => true,
+    };
+    if has_failed && circumstances.is_calm {
+        breaks(Invariant::CalmIsWhole, format!("{:?}", answer.end));
+    } else if has_failed && circumstances.had_worker {
+        breaks(Invariant::LossesAreSurvived, format!("{:?}", answer.end));
+    }
+    broken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question() -> Question {
+        Question {
+            is_chat: false,
+            is_streamed: true,
+            content: "a".to_owned(),
+            choices: 1,
+            max_tokens: 4,
+        }
+    }
+
+    fn names(text: &str, end: End, usage: (u64, u64)) -> Vec<&'static str> {
+        let answer = Answer {
+            texts: vec![text.to_owned()],
+            end,
+            usage: Some(usage),
+            pause: Duration::ZERO,
+        };
+        let broken = judge(&question(), &answer, Circumstances::default());
+        broken.iter().map(|one| one.invariant.name()).collect()
+    }
+
+    #[test]
+    fn each_lie_has_its_name() {
+        let whole = question().answer(0);
+        let error = |status| End::Error {
+            status,
+            text: "why".to_owned(),
+        };
+        assert!(names(&whole, End::Whole, (1, 4)).is_empty());
+        assert!(names(&whole[..2], error(None), (1, 4)).is_empty());
+        assert_eq!(names(&whole[..3], End::Whole, (1, 4)), ["whole-is-whole"]);
+        assert_eq!(names(&whole, End::Whole, (1, 3)), ["usage-is-true"]);
+        assert_eq!(
+            names(&whole[1..], error(None), (1, 4)),
+            ["part-is-beginning"]
+        );
+        assert_eq!(names("", error(Some(400)), (1, 4)), ["error-is-fit"]);
+        let unfinished = End::Unfinished("no end".to_owned());
+        assert_eq!(names(&whole, unfinished, (1, 4)), ["end-is-shown"]);
+    }
+}
