@@ -111,7 +111,9 @@ def answers_while(pair: Pair, happens: Callable[[InflightProcess], None]) -> lis
 
 
 def moved(pair: Pair) -> float:
-    return total(pair.server.http, "inflight_gateway_retries_total")
+    """Requests that began anew at the other worker, and answers that continued there."""
+    counts = ("inflight_gateway_retries_total", "inflight_gateway_resumes_total")
+    return sum(total(pair.server.http, name) for name in counts)
 
 
 def check_same(answers: list[Response]) -> None:
