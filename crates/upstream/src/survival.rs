@@ -5,8 +5,8 @@
 //! gets the request anew, with the same seed; what it repeats is compared, and what is new continues.
 //!
 //! A server that leaves or is silent still has its requests. Another one gets such a request on trial: until it brings
-//! something new, the first server keeps the request and has it again if the other fails. So nothing is lost when a
-//! whole fleet ends at once.
+//! something new, the first server keeps the request and has it again if the other fails; for a while, if it leaves. So
+//! nothing is lost when a whole fleet ends at once.
 
 use std::pin::Pin;
 use std::task::Context;
@@ -25,6 +25,9 @@ use crate::process::Life;
 const FRUITLESS: usize = 3;
 /// A server that ends is missed earlier: all its connections end at the same time.
 const MISSED_WITHIN: Duration = Duration::from_millis(500);
+/// How long a server that leaves keeps a request that another one has. One that ends as well refuses it at once; one
+/// that has much to compute first may take long, and the first had better leave in time.
+const TRIAL: Duration = Duration::from_secs(1);
 /// How soon a request that no server takes is offered again.
 const RETRY_EVERY: Duration = Duration::from_millis(50);
 /// How long after it failed its requests it may take until a server is known to have ended: a plain Triton is looked at
@@ -140,6 +143,8 @@ struct Trial {
     /// Tokens that it computes again.
     tokens: usize,
     since: Instant,
+    /// How long the other one keeps it; `None`: as long as nothing new comes.
+    until: Option<Pin<Box<Sleep>>>,
 }
 
 /// A server that was lost without new output.
@@ -228,11 +233,8 @@ impl<E> Survival<E> {
         if has_new {
             self.fruitless.clear();
         }
-        if let Some(trial) = self.trial.take_if(|_| has_new) {
-            let reason = Cause::<E>::Notice(trial.notice).reason();
-            self.moved(reason, trial.tokens);
-            // Until then its server had it.
-            self.since = Some(trial.since);
+        if has_new {
+            self.end_trial();
         }
         if has_new && std::mem::take(&mut self.is_paused) {
             let pause = self
@@ -248,6 +250,27 @@ impl<E> Survival<E> {
             self.retry = None;
             self.since = None;
         }
+    }
+
+    /// The server on trial has the request from here on.
+    fn end_trial(&mut self) {
+        if let Some(trial) = self.trial.take() {
+            let reason = Cause::<E>::Notice(trial.notice).reason();
+            self.moved(reason, trial.tokens);
+            // Until then the other one had it.
+            self.since = Some(trial.since);
+        }
+    }
+
+    /// Whether the server that had the request before need not keep it any longer.
+    pub fn poll_trial(&mut self, context: &mut Context<'_>) -> bool {
+        let trial = self.trial.as_mut();
+        let until = trial.and_then(|trial| trial.until.as_mut());
+        let is_over = until.is_some_and(|until| until.as_mut().poll(context).is_ready());
+        if is_over {
+            self.end_trial();
+        }
+        is_over
     }
 
     /// Whether the server that had the request before keeps it, because this one has brought nothing new.
@@ -387,10 +410,12 @@ impl<E> Survival<E> {
                         self.moved(reason, tokens);
                         return Step::Moved(sent);
                     };
+                    let leaves = notice == Notice::Leaving;
                     self.trial = Some(Trial {
                         notice,
                         tokens,
                         since: now,
+                        until: leaves.then(|| Box::pin(tokio::time::sleep(TRIAL))),
                     });
                     return Step::Tried(sent);
                 }

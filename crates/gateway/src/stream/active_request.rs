@@ -248,6 +248,12 @@ impl ActiveRequest {
                     return Poll::Ready(Err(error));
                 }
             }
+            if self.former.is_some()
+                && let Some(resumption) = &mut self.resumption
+                && resumption.poll_trial(context)
+            {
+                self.former = None;
+            }
             self.deltas.clear();
             let Poll::Ready(arrived) = self.inbox.poll_take(context, &mut self.deltas) else {
                 return Poll::Pending;

@@ -138,6 +138,11 @@ impl Resumption {
         self.survival.heard(std::mem::take(&mut self.has_new));
     }
 
+    /// Whether the worker that had the request before need not keep it any longer.
+    pub(super) fn poll_trial(&mut self, context: &mut Context<'_>) -> bool {
+        self.survival.poll_trial(context)
+    }
+
     /// Whether the worker that had the request before keeps it, because this one has brought nothing new.
     pub(super) fn is_on_trial(&self) -> bool {
         self.survival.is_on_trial()

@@ -367,6 +367,33 @@ async fn a_worker_that_leaves_keeps_its_stream_until_another_one_brings_somethin
 }
 
 #[tokio::test]
+async fn a_worker_that_leaves_keeps_no_stream_for_longer_than_a_second() {
+    let mut workers = [
+        ScriptedWorker::start(resuming_model()).await,
+        ScriptedWorker::start(resuming_model()).await,
+    ];
+    let file = WorkerFile::new("letting_go");
+    file.write(&workers);
+    let gateway = file.gateway().await;
+    let mut client = Client::connect(gateway.address).await;
+    let body = chat(json!({"stream": true}));
+    let serve = async {
+        let (place, first) = either(&mut workers).await;
+        first.tokens(&tokens("a")).await;
+        (place, first)
+    };
+    let (mut stream, (place, first)) = tokio::join!(client.open(PATH, &body), serve);
+    file.write([&workers[1 - place]]);
+    let second = workers[1 - place].next_request().await;
+    // The other one has much to compute before its first token.
+    let stop = workers[place].next_request().await;
+    assert_eq!((stop.stop, stop.handle), (true, first.handle));
+    second.finish(&tokens("b"), FinishReason::EndId).await;
+    assert_eq!(text(&stream.rest().await, 0), "ab");
+    assert!(counts(&gateway, "resumes_total{reason=\"leaving\"} 1").await);
+}
+
+#[tokio::test]
 async fn a_stream_waits_for_a_worker_and_ends_with_an_error_when_none_comes() {
     for (wait, returns) in [("20", true), ("0", false)] {
         let mut worker = ScriptedWorker::start(resuming_model()).await;

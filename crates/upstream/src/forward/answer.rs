@@ -331,6 +331,12 @@ impl Stream for ForwardStream {
                 Some(ready) => return ready,
                 None => {}
             }
+            if self.former.is_some()
+                && let Some(begun) = &mut self.begun
+                && begun.survival.poll_trial(context)
+            {
+                self.former = None;
+            }
             let Some(rest) = &mut self.rest else {
                 return Poll::Ready(None);
             };
