@@ -106,12 +106,13 @@ impl Placement {
         is_heard.then(|| self.block_tokens.load(Ordering::Relaxed))
     }
 
-    /// Chooses the seat of a request, and counts it as sent there. `None`: none of them is known.
+    /// Chooses one of the seats for a request, and counts it as sent there. Returns which of them it is. `None`: none of
+    /// them is known.
     pub fn place<'a>(
         &self,
         ask: &Ask,
         seats: impl Iterator<Item = &'a Arc<Seat>> + Clone,
-    ) -> Option<Placed> {
+    ) -> Option<(usize, Placed)> {
         let now = self.now();
         let mut state = self.state.lock();
         let State {
@@ -137,15 +138,16 @@ impl Placement {
         let is_estimated = estimates.is_estimated(choice.server);
         estimates.sent(choice.server, &ask.keys, index);
         drop(state);
-        let mut seats = seats;
-        let seat = seats.find(|seat| seat.server() == choice.server)?;
+        let mut seats = seats.enumerate();
+        let (place, seat) = seats.find(|(_, seat)| seat.server() == choice.server)?;
         let by = match choice.cached_tokens {
             0 => PlacedBy::Load,
             _ => PlacedBy::Cache,
         };
         self.counts.requests.get_or_create(&by.into()).inc();
         let is_checked = ask.is_checked() && !is_estimated;
-        Some(Placed::new(Arc::clone(seat), ticket, choice, is_checked))
+        let placed = Placed::new(Arc::clone(seat), ticket, choice, is_checked);
+        Some((place, placed))
     }
 
     fn now(&self) -> Seconds {

@@ -232,8 +232,6 @@ impl<E> Survival<E> {
     pub fn heard(&mut self, has_new: bool) {
         if has_new {
             self.fruitless.clear();
-        }
-        if has_new {
             self.end_trial();
         }
         if has_new && std::mem::take(&mut self.is_paused) {
@@ -387,7 +385,11 @@ impl<E> Survival<E> {
                 return Step::Stays;
             };
             let now = Instant::now();
-            let is_lost = matches!(cause, Cause::Lost(..));
+            let notice = match cause {
+                Cause::Notice(notice) => Some(*notice),
+                Cause::Lost(..) => None,
+            };
+            let is_lost = notice.is_none();
             if is_lost && request.deadline().is_some_and(|until| until <= now) {
                 self.metrics.failed.inc();
                 return Step::Failed(request.timed_out());
@@ -398,10 +400,6 @@ impl<E> Survival<E> {
                 return self.give_up();
             }
             let reason = cause.reason();
-            let notice = match cause {
-                Cause::Notice(notice) => Some(*notice),
-                Cause::Lost(..) => None,
-            };
             let is_full = is_lost && reason == RetryReason::Full;
             match request.send(is_full) {
                 Ok(sent) => {

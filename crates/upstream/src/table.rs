@@ -109,12 +109,7 @@ impl ModelEntry {
         let block_tokens = if fitting.len() > 1 { block_tokens } else { 0 };
         let ask = Ask::new(prompts, block_tokens);
         let seats = fitting.iter().filter_map(|connection| connection.seat());
-        let placed = self.placement.place(&ask, seats)?;
-        let is_placed = |connection: &Arc<Connection>| {
-            let seat = connection.seat();
-            seat.is_some_and(|seat| Arc::ptr_eq(seat, placed.seat()))
-        };
-        let place = fitting.iter().position(is_placed)?;
+        let (place, placed) = self.placement.place(&ask, seats)?;
         Some((fitting.swap_remove(place), placed))
     }
 

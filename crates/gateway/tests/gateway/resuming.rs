@@ -293,28 +293,64 @@ impl WorkerFile {
     }
 }
 
+/// A stream that has said `a`, and whose worker was taken out since.
+struct TakenOut {
+    file: WorkerFile,
+    gateway: Gateway,
+    stream: Stream,
+    had: ScriptedWorker,
+    first: Received,
+    other: ScriptedWorker,
+    client: Client,
+}
+
+impl TakenOut {
+    async fn start(name: &str) -> Self {
+        let mut workers = [
+            ScriptedWorker::start(resuming_model()).await,
+            ScriptedWorker::start(resuming_model()).await,
+        ];
+        let file = WorkerFile::new(name);
+        file.write(&workers);
+        let gateway = file.gateway().await;
+        let mut client = Client::connect(gateway.address).await;
+        let body = chat(json!({"stream": true}));
+        let serve = async {
+            let (place, first) = either(&mut workers).await;
+            first.tokens(&tokens("a")).await;
+            (place, first)
+        };
+        let (stream, (place, first)) = tokio::join!(client.open(PATH, &body), serve);
+        file.write([&workers[1 - place]]);
+        let [one, two] = workers;
+        let (had, other) = if place == 0 { (one, two) } else { (two, one) };
+        Self {
+            file,
+            gateway,
+            stream,
+            had,
+            first,
+            other,
+            client,
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_worker_that_is_taken_out_hands_its_streams_over_unless_it_is_the_only_one() {
-    let mut workers = [
-        ScriptedWorker::start(resuming_model()).await,
-        ScriptedWorker::start(resuming_model()).await,
-    ];
-    let file = WorkerFile::new("resuming");
-    file.write(&workers);
-    let gateway = file.gateway().await;
-    let mut client = Client::connect(gateway.address).await;
-    let body = chat(json!({"stream": true}));
-    let serve = async {
-        let (place, first) = either(&mut workers).await;
-        first.tokens(&tokens("a")).await;
-        (place, first)
-    };
-    let (mut stream, (place, first)) = tokio::join!(client.open(PATH, &body), serve);
-    file.write([&workers[1 - place]]);
-    let second = workers[1 - place].next_request().await;
+    let TakenOut {
+        file,
+        gateway,
+        mut stream,
+        mut had,
+        first,
+        mut other,
+        client: _client,
+    } = TakenOut::start("resuming").await;
+    let second = other.next_request().await;
     assert_eq!(generated(&second.message), (tokens("a"), vec![1]));
     second.tokens(&tokens("b")).await;
-    let stop = workers[place].next_request().await;
+    let stop = had.next_request().await;
     assert_eq!((stop.stop, stop.handle), (true, first.handle));
     // Now it is the only one; its stream stays where it is.
     file.write([]);
@@ -333,23 +369,15 @@ async fn a_worker_that_leaves_keeps_its_stream_until_another_one_brings_somethin
         Some(Code::Internal),
         None,
     ] {
-        let mut workers = [
-            ScriptedWorker::start(resuming_model()).await,
-            ScriptedWorker::start(resuming_model()).await,
-        ];
-        let file = WorkerFile::new("keeping");
-        file.write(&workers);
-        let gateway = file.gateway().await;
-        let mut client = Client::connect(gateway.address).await;
-        let body = chat(json!({"stream": true}));
-        let serve = async {
-            let (place, first) = either(&mut workers).await;
-            first.tokens(&tokens("a")).await;
-            (place, first)
-        };
-        let (mut stream, (place, first)) = tokio::join!(client.open(PATH, &body), serve);
-        file.write([&workers[1 - place]]);
-        let other = &mut workers[1 - place];
+        let TakenOut {
+            file: _file,
+            gateway,
+            mut stream,
+            had: _had,
+            first,
+            mut other,
+            client: _client,
+        } = TakenOut::start("keeping").await;
         let tried = other.next_request().await;
         // It still goes on where it is, and nothing of that is lost or comes twice.
         first.tokens(&tokens("b")).await;
@@ -368,25 +396,18 @@ async fn a_worker_that_leaves_keeps_its_stream_until_another_one_brings_somethin
 
 #[tokio::test]
 async fn a_worker_that_leaves_keeps_no_stream_for_longer_than_a_second() {
-    let mut workers = [
-        ScriptedWorker::start(resuming_model()).await,
-        ScriptedWorker::start(resuming_model()).await,
-    ];
-    let file = WorkerFile::new("letting_go");
-    file.write(&workers);
-    let gateway = file.gateway().await;
-    let mut client = Client::connect(gateway.address).await;
-    let body = chat(json!({"stream": true}));
-    let serve = async {
-        let (place, first) = either(&mut workers).await;
-        first.tokens(&tokens("a")).await;
-        (place, first)
-    };
-    let (mut stream, (place, first)) = tokio::join!(client.open(PATH, &body), serve);
-    file.write([&workers[1 - place]]);
-    let second = workers[1 - place].next_request().await;
+    let TakenOut {
+        file: _file,
+        gateway,
+        mut stream,
+        mut had,
+        first,
+        mut other,
+        client: _client,
+    } = TakenOut::start("letting_go").await;
+    let second = other.next_request().await;
     // The other one has much to compute before its first token.
-    let stop = workers[place].next_request().await;
+    let stop = had.next_request().await;
     assert_eq!((stop.stop, stop.handle), (true, first.handle));
     second.finish(&tokens("b"), FinishReason::EndId).await;
     assert_eq!(text(&stream.rest().await, 0), "ab");

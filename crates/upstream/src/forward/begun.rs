@@ -185,7 +185,11 @@ impl Mover for Moving<'_> {
     type Sent = (Responses, Open);
 
     fn send(&mut self, may_return: bool) -> Result<Self::Sent, NotDispatched> {
-        let prompt = Prompt::read(self.message, None);
+        let Self { message, .. } = self;
+        let table = &self.forward.table;
+        // Not a text's: to encode it takes too long here.
+        let placing = table.placing(&message.model_name, &message.model_version);
+        let prompt = placing.and_then(|_| Prompt::read(message, None));
         let asked = Asked {
             model: &self.message.model_name,
             version: &self.message.model_version,

@@ -32,7 +32,8 @@ impl Placed {
     }
 
     /// The seat that it has.
-    pub fn seat(&self) -> &Arc<Seat> {
+    #[cfg(test)]
+    pub(super) fn seat(&self) -> &Arc<Seat> {
         &self.seat
     }
 

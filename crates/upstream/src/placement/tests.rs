@@ -58,19 +58,19 @@ async fn a_request_goes_where_its_prompt_is_cached() {
     let (placement, seats, prompt) = pair();
     assert_eq!(placement.block_tokens(), Some(BLOCK));
     for _ in 0..3 {
-        let placed = placement.place(&ask(&prompt), seats.iter()).unwrap();
+        let placed = placement.place(&ask(&prompt), seats.iter()).unwrap().1;
         assert!(Arc::ptr_eq(placed.seat(), &seats[1]));
         assert_eq!(placed.expected_cached(), 64);
     }
     // Others go where less is to do.
     let other: Vec<i32> = (1000..1064).collect();
-    let on_second = placement.place(&ask(&prompt), seats.iter()).unwrap();
-    let placed = placement.place(&ask(&other), seats.iter()).unwrap();
+    let on_second = placement.place(&ask(&prompt), seats.iter()).unwrap().1;
+    let placed = placement.place(&ask(&other), seats.iter()).unwrap().1;
     assert!(Arc::ptr_eq(placed.seat(), &seats[0]));
     assert_eq!(placed.expected_cached(), 0);
     drop(on_second);
     // With the first alone, it goes there.
-    let placed = placement.place(&ask(&prompt), seats[..1].iter()).unwrap();
+    let placed = placement.place(&ask(&prompt), seats[..1].iter()).unwrap().1;
     assert!(Arc::ptr_eq(placed.seat(), &seats[0]));
 }
 
@@ -158,18 +158,18 @@ async fn a_worker_in_doubt_is_estimated_until_it_is_heard_again() {
     seats[1].doubt(Fault::Late);
     assert_eq!(seats[1].hearing(), Hearing::Faulty(Fault::Late));
     assert!(seats[1].hearing().reason().is_some());
-    let mut placed = placement.place(&ask(&prompt), seats[1..].iter()).unwrap();
+    let mut placed = placement.place(&ask(&prompt), seats[1..].iter()).unwrap().1;
     assert_eq!(placed.expected_cached(), 0);
     // From now on it is assumed to hold what it was sent, and not blamed where it does not.
     drop(placed);
-    placed = placement.place(&ask(&prompt), seats.iter()).unwrap();
+    placed = placement.place(&ask(&prompt), seats.iter()).unwrap().1;
     assert_eq!(placed.expected_cached(), 64);
     assert_eq!(placed.cached(0), None);
     drop(placed);
     seats[1].begin();
     seats[1].take(&first(stored(&prompt))).unwrap();
     assert_eq!(seats[1].hearing(), Hearing::Heard);
-    let placed = placement.place(&ask(&prompt), seats.iter()).unwrap();
+    let placed = placement.place(&ask(&prompt), seats.iter()).unwrap().1;
     assert_eq!(placed.expected_cached(), 64);
     // None is heard: requests go by their number.
     drop(placed);
@@ -184,7 +184,7 @@ async fn answers_that_lack_what_was_promised_end_the_trust() {
     let (placement, seats, prompt) = pair();
     let mut faults = Vec::new();
     for _ in 0..16 {
-        let mut placed = placement.place(&ask(&prompt), seats.iter()).unwrap();
+        let mut placed = placement.place(&ask(&prompt), seats.iter()).unwrap().1;
         placed.started();
         faults.extend(placed.cached(0));
         // Once for each request.
@@ -208,7 +208,7 @@ async fn a_seat_is_free_again_without_what_its_worker_held() {
     assert_eq!(again.server(), 1);
     again.take(&first(BlockChanges::default())).unwrap();
     seats.push(again);
-    let placed = placement.place(&ask(&prompt), seats.iter()).unwrap();
+    let placed = placement.place(&ask(&prompt), seats.iter()).unwrap().1;
     assert_eq!(placed.expected_cached(), 0);
 }
 
@@ -220,7 +220,7 @@ async fn workers_with_other_blocks_are_placed_by_load() {
     update.shape.as_mut().unwrap().tokens_per_block = 2 * BLOCK;
     other.take(&update).unwrap();
     seats[1] = other;
-    let placed = placement.place(&ask(&prompt), seats.iter()).unwrap();
+    let placed = placement.place(&ask(&prompt), seats.iter()).unwrap().1;
     assert_eq!(placed.expected_cached(), 0);
 }
 
@@ -254,6 +254,6 @@ async fn blocks_of_another_size_are_known_once_the_last_of_the_old_ones_has_left
     });
     assert_eq!(other.take(&update), Ok(Next::Message));
     let ask = Ask::of_one(&prompt, Some(Seed::new(None, b"")), false, 2 * BLOCK);
-    let placed = placement.place(&ask, [&other].into_iter()).unwrap();
+    let placed = placement.place(&ask, [&other].into_iter()).unwrap().1;
     assert_eq!(placed.expected_cached(), 2 * BLOCK);
 }

@@ -72,12 +72,22 @@ impl Table {
     /// A worker with this model, if it matters what the prompt of a call is: workers report what they hold, and there is a
     /// choice.
     pub fn placing(&self, name: &str, version: &str) -> Option<Arc<Connection>> {
-        let mut ready = self.peers(name, version).ok()?;
-        ready.retain(|picked| picked.slot.takes_calls());
-        if ready.len() < 2 {
+        // First what costs nothing: most fleets report nothing, or have one worker.
+        let workers = self.workers.load();
+        let reports = |slot: &Arc<WorkerSlot>| {
+            let connections = slot.connections();
+            let mut seats = connections.iter().filter_map(|one| one.seat());
+            seats.any(|seat| seat.placement().block_tokens().is_some())
+        };
+        if workers.len() < 2 || !workers.iter().any(reports) {
             return None;
         }
-        let connection = ready.first()?.generates()?;
+        let mut ready = self.peers(name, version).ok()?;
+        ready.retain(|picked| picked.slot.takes_calls());
+        let connection = match ready.as_slice() {
+            [one, _, ..] => one.generates()?,
+            _ => return None,
+        };
         connection.seat()?.placement().block_tokens()?;
         Some(connection)
     }
@@ -161,9 +171,5 @@ fn place(ready: &[Picked], asks: Asks<'_>) -> Option<(usize, Placed)> {
     let block_tokens = placement.block_tokens()?;
     // Without a choice, blocks need no names.
     let ask = asks(if seats.len() > 1 { block_tokens } else { 0 });
-    let placed = placement.place(&ask, seats.iter())?;
-    let place = seats
-        .iter()
-        .position(|seat| Arc::ptr_eq(seat, placed.seat()))?;
-    Some((place, placed))
+    placement.place(&ask, seats.iter())
 }
