@@ -15,6 +15,10 @@ pub const ENABLE_EMPTY_FINAL_RESPONSE: &str = "triton_enable_empty_final_respons
 /// Request parameter of Triton's: microseconds that the whole request may take, an integer.
 pub const TIMEOUT: &str = "timeout";
 
+/// Request parameter, a boolean: nobody reads the tokens before the last, so those of several iterations may come
+/// together. Only for requests with a handle.
+pub const MAY_WAIT: &str = "inflight_may_wait";
+
 /// Response parameter next to a stream's `error_message`: the gRPC code of the request's error, an integer.
 pub const ERROR_CODE: &str = "inflight_error_code";
 /// Request parameter of Triton's: a level, 1 goes first; 0 is "not set".

@@ -175,7 +175,10 @@ pub struct Survival<E> {
     metrics: Resumes,
     cause: Option<Cause<E>>,
     trial: Option<Trial>,
+    /// When it began to wait for another server.
     since: Option<Instant>,
+    /// When the last new output came.
+    last_new: Option<Instant>,
     retry: Option<Pin<Box<Sleep>>>,
     losses: u32,
     /// Since the last new output.
@@ -197,6 +200,7 @@ impl<E> Survival<E> {
             cause: None,
             trial: None,
             since: None,
+            last_new: None,
             retry: None,
             losses: 0,
             fruitless: Vec::new(),
@@ -221,6 +225,7 @@ impl<E> Survival<E> {
         self.cause = None;
         self.trial = None;
         self.retry = None;
+        self.last_new = None;
     }
 
     /// Whether no server was there before it had generated anything.
@@ -228,25 +233,31 @@ impl<E> Survival<E> {
         self.has_outlived
     }
 
-    /// Notes that output came, and whether any of it was new.
-    pub fn heard(&mut self, has_new: bool) {
+    /// Notes that output came, when, and whether any of it was new.
+    pub fn heard(&mut self, has_new: bool, at: Instant) {
         if has_new {
             self.fruitless.clear();
             self.end_trial();
-        }
-        if has_new && std::mem::take(&mut self.is_paused) {
-            let pause = self
-                .since
-                .take()
-                .map_or(Duration::ZERO, |since| since.elapsed());
-            self.report.pause += pause;
-            self.metrics.pause.observe(pause.as_secs_f64());
+            self.end_pause(at);
         }
         // A server that was silent has it again; one that leaves still does.
         if matches!(self.cause, Some(Cause::Notice(Notice::Silent))) {
             self.cause = None;
             self.retry = None;
             self.since = None;
+        }
+    }
+
+    /// A pause begins with the last output: a silent server had said nothing for a while before it was noticed.
+    fn end_pause(&mut self, at: Instant) {
+        let before = self.last_new.replace(at);
+        if std::mem::take(&mut self.is_paused) {
+            let since = self.since.take();
+            let pause = before
+                .or(since)
+                .map_or(Duration::ZERO, |since| at.saturating_duration_since(since));
+            self.report.pause += pause;
+            self.metrics.pause.observe(pause.as_secs_f64());
         }
     }
 

@@ -45,6 +45,17 @@ impl Transcript {
         self.said.tokens < self.tokens.len() || self.said.text < self.text.len()
     }
 
+    /// Takes tokens that cannot repeat anything: what nearly every piece is. Returns whether they are such.
+    #[inline]
+    pub fn append(&mut self, tokens: &[i32]) -> bool {
+        if self.is_behind() {
+            return false;
+        }
+        self.tokens.extend_from_slice(tokens);
+        self.said.tokens += tokens.len();
+        true
+    }
+
     /// Takes a piece. `is_last`: nothing follows.
     ///
     /// # Errors
@@ -97,8 +108,10 @@ mod tests {
                 for piece in places[..cut].chunks(2) {
                     take(&mut transcript, piece, false);
                 }
+                assert!(transcript.append(&[]));
                 transcript.replay();
                 assert_eq!(transcript.is_behind(), cut > 0);
+                assert_eq!(transcript.append(&[]), cut == 0, "it may repeat something");
                 let mut rest = places.chunks(size).peekable();
                 while let Some(piece) = rest.next() {
                     take(&mut transcript, piece, rest.peek().is_none());

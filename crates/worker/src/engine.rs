@@ -118,6 +118,7 @@ pub(crate) enum Destination {
     Step {
         handle: Handle,
         wants_cached_tokens: bool,
+        may_wait: bool,
     },
     Plain {
         id: Option<String>,

@@ -21,6 +21,9 @@ use crate::batch;
 use crate::executor::{ClientId, NamedTensor, ResponseBatch};
 use crate::respond::Responder;
 
+/// Iterations whose rows wait for more where nobody reads them before the last. What waits is lost with a worker, and
+/// generated again.
+const HELD_ITERATIONS: u64 = 16;
 /// Refusals that may wait for a client that sends bad requests and does not read the answers. At this
 /// limit its requests are no longer read.
 const MAX_WAITING_REFUSALS: usize = 1024;
@@ -44,6 +47,10 @@ struct State {
     replies: VecDeque<ModelStreamInferResponse>,
     step: StepBatch,
     step_waited: Waited,
+    /// Whether the stream was to be woken for what is in `step`.
+    step_is_due: bool,
+    /// The iteration since which rows in `step` wait for more.
+    held_since: u64,
     plain: ResponseBatch,
     plain_waited: Waited,
     /// Live step requests.
@@ -118,6 +125,19 @@ impl State {
         self.live = self.live.saturating_sub(1);
     }
 
+    /// Notes that step rows are put in. Returns whether the stream is to be woken for them.
+    fn put(&mut self, may_wait: bool, moment: Moment) -> bool {
+        let is_first = self.step.ids.is_empty();
+        if is_first {
+            self.held_since = moment.iteration;
+        }
+        self.step_waited.add(moment.iteration, is_first);
+        let held = moment.iteration.saturating_sub(self.held_since);
+        let wake = !self.step_is_due && (!may_wait || held + 1 >= HELD_ITERATIONS);
+        self.step_is_due |= wake;
+        wake
+    }
+
     fn note_waiting(&mut self, now: Instant) {
         self.waiting_since.get_or_insert(now);
     }
@@ -172,15 +192,20 @@ impl Outbox {
     }
 
     /// Puts in the rows of one iteration, all of step requests on this stream. `ended` are the handles
-    /// whose final row is among them.
-    pub(crate) fn put_step(&self, rows: StepBatch, ended: &[Handle], moment: Moment) -> Delivery {
+    /// whose final row is among them. If they `may_wait`, nobody reads them now.
+    pub(crate) fn put_step(
+        &self,
+        rows: StepBatch,
+        ended: &[Handle],
+        may_wait: bool,
+        moment: Moment,
+    ) -> Delivery {
         let mut state = self.state.lock();
         if state.closed {
             return Delivery::default();
         }
-        let wake = state.step.ids.is_empty();
+        let wake = state.put(may_wait, moment);
         state.step.append(rows);
-        state.step_waited.add(moment.iteration, wake);
         for handle in ended {
             state.end_handle(*handle);
         }
@@ -193,6 +218,7 @@ impl Outbox {
         &self,
         row: &Row<'_, ClientId>,
         handle: Handle,
+        may_wait: bool,
         moment: Moment,
     ) -> Delivery {
         let mut state = self.state.lock();
@@ -200,9 +226,8 @@ impl Outbox {
         if state.closed || forgotten {
             return Delivery::default();
         }
-        let wake = state.step.ids.is_empty();
+        let wake = state.put(may_wait, moment);
         state.step.push(&row.with_id(handle));
-        state.step_waited.add(moment.iteration, wake);
         if row.is_final {
             state.end_handle(handle);
         }
@@ -260,6 +285,7 @@ impl Outbox {
                 .append(batch::error_row(handle, code, text, retry_after_ms));
             state.ending.insert(handle);
             state.refused_rows += 1;
+            state.step_is_due = true;
             state.note_waiting(Instant::now());
         }
         drop(state);
@@ -370,6 +396,7 @@ impl Outbox {
         if !state.step.ids.is_empty() {
             let rows = std::mem::take(&mut state.step);
             let several = std::mem::take(&mut state.step_waited.several);
+            state.step_is_due = false;
             state.ending.clear();
             state.refused_rows = 0;
             self.taken(&mut state);
@@ -394,9 +421,8 @@ impl Outbox {
     }
 
     fn taken(&self, state: &mut State) {
-        let waits = !state.replies.is_empty()
-            || !state.step.ids.is_empty()
-            || !state.plain.rows.ids.is_empty();
+        let waits =
+            !state.replies.is_empty() || state.step_is_due || !state.plain.rows.ids.is_empty();
         // The client has read, so what still waits has waited since now.
         state.waiting_since = waits.then(Instant::now);
         if state.refusals() < MAX_WAITING_REFUSALS {
@@ -423,7 +449,10 @@ fn delivered(state: &mut State, wake: bool, now: Instant) -> Delivery {
     let waited = state
         .waiting_since
         .map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-    state.note_waiting(now);
+    // What may wait is not waited for.
+    if wake || state.step_is_due || !state.plain.rows.ids.is_empty() {
+        state.note_waiting(now);
+    }
     Delivery { wake, waited }
 }
 

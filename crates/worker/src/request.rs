@@ -60,6 +60,7 @@ pub(crate) enum Incoming {
         request: Box<Request>,
         timeout: Option<Duration>,
         wants_cached_tokens: bool,
+        may_wait: bool,
     },
     /// New work, one executor request per row of the batch, each with its prompt where responses
     /// repeat it.
@@ -164,7 +165,7 @@ pub(crate) fn parse(
                 what: "`request_type` `context_only`",
             });
         }
-        return step(handle, requests, &flags, outputs, parameters.timeout);
+        return step(handle, requests, &flags, outputs, &parameters);
     }
     let excludes = flags
         .exclude_input_in_output
@@ -224,7 +225,7 @@ fn step(
     mut requests: Vec<Request>,
     flags: &model::Flags,
     outputs: Option<OutputSet>,
-    timeout: Option<Duration>,
+    parameters: &parameters::Parameters,
 ) -> Result<Incoming, RequestError> {
     let refused = [
         (requests.len() > 1, "a batch of several rows"),
@@ -244,8 +245,9 @@ fn step(
     Ok(Incoming::Step {
         handle,
         request: Box::new(request),
-        timeout,
+        timeout: parameters.timeout,
         wants_cached_tokens,
+        may_wait: parameters.may_wait,
     })
 }
 

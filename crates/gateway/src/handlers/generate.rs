@@ -288,7 +288,10 @@ impl Received {
         {
             // Otherwise the first token of an answer in one piece arrives with its last.
             for prompt in &mut prepared.prompts {
-                prompt.params.streaming = prompt.params.beams().is_none();
+                let params = &mut prompt.params;
+                let is_early = !params.streaming && params.beams().is_none();
+                params.may_wait = is_early && params.log_probs.is_none();
+                params.streaming |= is_early;
             }
         }
         count_ignored(state, &prepared.ignored);

@@ -262,9 +262,9 @@ impl ActiveRequest {
             let result = self.take(&deltas);
             self.deltas = deltas;
             if let Some(resumption) = &mut self.resumption
-                && arrived.at.is_some()
+                && let Some(at) = arrived.at
             {
-                resumption.heard();
+                resumption.heard(at);
                 if !resumption.is_on_trial() {
                     self.former = None;
                 }

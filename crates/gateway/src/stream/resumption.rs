@@ -92,7 +92,7 @@ impl Resumption {
         self.survival.restart();
     }
 
-    /// Takes a row of a choice, and returns what of it is new.
+    /// Takes a row of a choice, and returns what of it is new; `None`: all of it.
     ///
     /// # Errors
     /// 503: it is not what an earlier worker generated.
@@ -106,6 +106,10 @@ impl Resumption {
         let Some(own) = self.generated.get_mut(choice) else {
             return Ok(None);
         };
+        if own.append(tokens, details) {
+            self.has_new = true;
+            return Ok(None);
+        }
         match own.take(tokens, details, is_last) {
             Ok(new) => {
                 self.has_new |= !new.is_repeated;
@@ -133,9 +137,9 @@ impl Resumption {
             .is_some_and(|own| !own.is_empty())
     }
 
-    /// Notes that output came.
-    pub(super) fn heard(&mut self) {
-        self.survival.heard(std::mem::take(&mut self.has_new));
+    /// Notes that output came, and when.
+    pub(super) fn heard(&mut self, at: Instant) {
+        self.survival.heard(std::mem::take(&mut self.has_new), at);
     }
 
     /// Whether the worker that had the request before need not keep it any longer.

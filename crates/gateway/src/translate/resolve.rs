@@ -71,6 +71,7 @@ pub(crate) fn resolve(
                 model.text.is_some(),
             ),
         },
+        may_wait: false,
         // TensorRT-LLM has no temperature 0; greedy is top-k 1, whatever the rest.
         temperature: draw.temperature,
         top_k: draw.top_k,

@@ -208,10 +208,12 @@ async fn an_answer_in_one_piece_goes_on_from_its_last_token_and_says_so_in_a_hea
 
 #[tokio::test]
 async fn tokens_of_an_answer_in_one_piece_come_early_only_where_that_helps() {
-    for (extra, fields, early) in [
-        (&[][..], json!({}), true),
-        (&["--max-resumes", "0"], json!({}), false),
-        (&[], json!({"logprobs": true}), true),
+    for (extra, fields, early, may_wait) in [
+        (&[][..], json!({}), true, true),
+        (&["--max-resumes", "0"], json!({}), false, false),
+        // These take memory while they wait, and a stop string ends the answer.
+        (&[], json!({"logprobs": true}), true, false),
+        (&[], json!({"stop": "x"}), true, false),
     ] {
         let ([mut worker], gateway) = workers(extra).await;
         let serve = async {
@@ -219,6 +221,8 @@ async fn tokens_of_an_answer_in_one_piece_come_early_only_where_that_helps() {
             let inputs = Tensors::inputs(&request.message).unwrap();
             let streaming = inputs.get("streaming").unwrap().values::<bool>();
             assert_eq!(streaming.unwrap(), [early], "{extra:?} {fields}");
+            let asked = request.message.parameters.get(names::MAY_WAIT);
+            assert_eq!(asked.is_some(), may_wait, "{extra:?} {fields}");
             request.fail(Code::Internal, "enough").await;
         };
         let body = chat(fields.clone());
@@ -265,6 +269,8 @@ async fn a_silent_workers_streams_go_on_elsewhere_and_what_it_says_later_changes
     events.extend(stream.rest().await);
     assert_eq!(text(&events, 0), "abc");
     assert!(counts(&gateway, "resumes_total{reason=\"silent\"} 1").await);
+    // Nothing had come for a while when it was noticed.
+    assert!(counts(&gateway, "resume_pause_seconds_bucket{le=\"0.256\"} 0").await);
 }
 
 /// A file of workers, as an operator changes it.

@@ -191,9 +191,9 @@ impl ForwardStream {
         };
         match taken {
             Taken::Differs => begun.survival.differs(),
-            Taken::Repeated => begun.survival.heard(false),
+            Taken::Repeated => begun.survival.heard(false, Instant::now()),
             Taken::New | Taken::Partly(_) => {
-                begun.survival.heard(true);
+                begun.survival.heard(true, Instant::now());
                 self.former = None;
             }
         }

@@ -104,6 +104,9 @@ pub fn infer_request(
     for (name, value) in prompt.trace_parameters() {
         request.parameter(name, value);
     }
+    if params.may_wait {
+        request.parameter(names::MAY_WAIT, ParameterChoice::BoolParam(true));
+    }
     if let Some(timeout) = prompt.timeout {
         // At least 1: 0 would be "no limit".
         let microseconds = i64::try_from(timeout.as_micros()).unwrap_or(i64::MAX);

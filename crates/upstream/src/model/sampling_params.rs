@@ -15,6 +15,8 @@ pub struct SamplingParams {
     pub max_tokens: u32,
     /// Whether tokens arrive as they are generated; otherwise each sequence arrives in one piece.
     pub streaming: bool,
+    /// Whether those of several iterations may arrive together, because nobody reads them before the last.
+    pub may_wait: bool,
     pub temperature: f32,
     /// 0: no limit. 1: greedy.
     pub top_k: i32,

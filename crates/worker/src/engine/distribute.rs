@@ -94,12 +94,16 @@ fn distribute(engine: &Engine, mut batch: ResponseBatch, moment: Moment, scratch
         explain_cuts(&mut registry, &mut batch, draining);
     }
     match account(&mut registry, &batch, moment.now, scratch) {
-        Some((outbox, handles)) if batch.tensors.is_empty() => {
+        Some(Common {
+            outbox,
+            handles,
+            may_wait,
+        }) if batch.tensors.is_empty() => {
             if !batch.rows.cached_tokens.is_empty() {
                 keep_wanted_cached_tokens(&mut registry, &mut batch);
             }
             let rows = batch.rows.with_ids(handles);
-            let delivery = outbox.put_step(rows, &scratch.ended_handles, moment);
+            let delivery = outbox.put_step(rows, &scratch.ended_handles, may_wait, moment);
             if delivery.waited > engine.limits.slow_reader_timeout {
                 scratch.slow.push(Arc::clone(&outbox));
             }
@@ -138,14 +142,22 @@ fn distribute(engine: &Engine, mut batch: ResponseBatch, moment: Moment, scratch
     }
 }
 
-/// Counts every row for its request. If all rows belong to live step requests of one stream, returns the
-/// stream and the handle of each row.
+/// The one stream that all rows of an iteration belong to.
+struct Common {
+    outbox: Arc<Outbox>,
+    /// Of each row.
+    handles: Vec<Handle>,
+    /// Whether nobody reads them now.
+    may_wait: bool,
+}
+
+/// Counts every row for its request. Returns the stream if all rows belong to live step requests of one.
 fn account(
     registry: &mut Registry,
     batch: &ResponseBatch,
     now: Instant,
     scratch: &mut Scratch,
-) -> Option<(Arc<Outbox>, Vec<Handle>)> {
+) -> Option<Common> {
     let rows = &batch.rows;
     scratch.ended.clear();
     scratch.ended_handles.clear();
@@ -158,6 +170,7 @@ fn account(
     let mut common: Option<Arc<Outbox>> = None;
     let mut handles = Vec::with_capacity(rows.ids.len());
     let mut uniform = true;
+    let mut may_wait = true;
     let lengths = rows.token_offsets.windows(2).map(|pair| match pair {
         [start, end] => end - start,
         _ => 0,
@@ -174,6 +187,7 @@ fn account(
         };
         uniform &= !request.ended;
         request.output_tokens += tokens;
+        may_wait &= waits_for_more(request, *last != 0);
         if request.first_row.is_none() {
             request.first_row = Some(now);
             scratch.started.push(*client_id);
@@ -198,7 +212,17 @@ fn account(
     for client_id in scratch.started.drain(..) {
         registry.start(client_id);
     }
-    common.filter(|_| uniform).map(|outbox| (outbox, handles))
+    let outbox = common.filter(|_| uniform)?;
+    Some(Common {
+        outbox,
+        handles,
+        may_wait,
+    })
+}
+
+/// Whether the row of a request may wait for others. The first says when it began, and the last that it is over.
+fn waits_for_more(request: &LiveRequest, is_last: bool) -> bool {
+    request.may_wait && !is_last && request.first_row.is_some()
 }
 
 /// Whether a sequence with this finish reason ended before it was complete.
@@ -287,7 +311,10 @@ fn spread(
             continue;
         };
         let delivery = match request.handle {
-            Some(handle) => outbox.put_step_row(&row, handle, moment),
+            Some(handle) => {
+                let may_wait = waits_for_more(request, row.is_final);
+                outbox.put_step_row(&row, handle, may_wait, moment)
+            }
             None => {
                 outbox.put_plain_row(&row, own.iter().map(|(_, tensor)| tensor.clone()), moment)
             }
@@ -382,7 +409,7 @@ pub(super) fn put_error(
         ..Row::new(client_id, &[])
     };
     match handle {
-        Some(handle) => outbox.put_step_row(&row, handle, moment),
+        Some(handle) => outbox.put_step_row(&row, handle, false, moment),
         None => outbox.put_plain_row(&row, std::iter::empty(), moment),
     };
 }

@@ -25,6 +25,8 @@ pub(super) struct LiveRequest {
     /// Rows travel in step messages under this handle; plain rows keep their client id.
     pub(super) handle: Option<Handle>,
     pub(super) wants_cached_tokens: bool,
+    /// Whether nobody reads its rows before the last.
+    pub(super) may_wait: bool,
     /// The final row has come; the request goes at the end of the iteration.
     pub(super) ended: bool,
     pub(super) name: Option<RequestName>,
@@ -66,23 +68,25 @@ impl LiveRequest {
         prompt_tokens: usize,
         now: Instant,
     ) -> Self {
-        let (handle, wants_cached_tokens, name) = match destination {
+        let (handle, wants_cached_tokens, may_wait, name) = match destination {
             Destination::Step {
                 handle,
                 wants_cached_tokens,
-            } => (Some(*handle), *wants_cached_tokens, None),
+                may_wait,
+            } => (Some(*handle), *wants_cached_tokens, *may_wait, None),
             Destination::Plain { id, connection } => {
                 let name = id.as_deref().map(|id| RequestName {
                     id: id.into(),
                     connection: *connection,
                 });
-                (None, true, name)
+                (None, true, false, name)
             }
         };
         Self {
             outbox: Some(Arc::clone(outbox)),
             handle,
             wants_cached_tokens,
+            may_wait,
             ended: false,
             name,
             stopped: false,
@@ -111,6 +115,7 @@ impl LiveRequest {
             outbox: None,
             handle: None,
             wants_cached_tokens: false,
+            may_wait: false,
             ended: false,
             name: None,
             stopped: false,

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use inflight_kserve::inference::{
     InferParameter, ModelInferRequest, infer_parameter::ParameterChoice,
 };
-use inflight_kserve::names::{self, TIMEOUT};
+use inflight_kserve::names::{self, MAY_WAIT, TIMEOUT};
 
 use crate::executor::{NamedTensor, capability};
 use crate::model::{PRIORITY, PRIORITY_LEVELS, REQUEST_TYPE};
@@ -30,6 +30,8 @@ pub(super) struct Parameters {
     pub(super) context_only: bool,
     /// How long the whole request may take, from its arrival.
     pub(super) timeout: Option<Duration>,
+    /// Whether rows of several iterations may be sent together.
+    pub(super) may_wait: bool,
 }
 
 /// Reads the parameters.
@@ -45,6 +47,7 @@ pub(super) fn read(
         match name.as_str() {
             REQUEST_TYPE => request_type(parameter, limits, &mut read)?,
             TIMEOUT => read.timeout = timeout(parameter)?,
+            MAY_WAIT => read.may_wait = may_wait(parameter)?,
             PRIORITY => read.tensors.extend(priority(parameter, limits)?),
             _ if asks_for_nothing(name, parameter) => {}
             _ => {
@@ -135,6 +138,14 @@ fn timeout(parameter: &InferParameter) -> Result<Option<Duration>, RequestError>
         value(TIMEOUT, parameter, expected)
     })?;
     Ok((microseconds > 0).then(|| Duration::from_micros(microseconds)))
+}
+
+fn may_wait(parameter: &InferParameter) -> Result<bool, RequestError> {
+    match &parameter.parameter_choice {
+        None => Ok(false),
+        Some(ParameterChoice::BoolParam(may)) => Ok(*may),
+        _ => Err(value(MAY_WAIT, parameter, "a boolean".to_owned())),
+    }
 }
 
 /// Whether a parameter that would change the answer has the value that changes nothing.

@@ -209,6 +209,8 @@ fn parameters_that_would_change_the_answer_are_refused() {
         ("timeout", Int64Param(-1), false),
         ("timeout", StringParam("1s".to_owned()), false),
         ("sequence_start", BoolParam(true), false),
+        ("inflight_may_wait", BoolParam(true), true),
+        ("inflight_may_wait", Int64Param(1), false),
         ("traceparent", StringParam("00-0-0-00".to_owned()), true),
     ] {
         let mut builder = base();

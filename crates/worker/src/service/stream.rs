@@ -168,12 +168,14 @@ impl Shared {
                 request,
                 timeout,
                 wants_cached_tokens,
+                may_wait,
             } => {
                 // A worker that leaves says so on the streams that carry handles.
                 outbox.bind_steps(self.engine.place());
                 let destination = Destination::Step {
                     handle,
                     wants_cached_tokens,
+                    may_wait,
                 };
                 self.start_step(outbox, handle, *request, timeout, &destination, trace());
             }

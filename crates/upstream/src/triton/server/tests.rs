@@ -120,6 +120,7 @@ fn params() -> impl Strategy<Value = SamplingParams> {
                 n: 1,
                 max_tokens,
                 streaming,
+                may_wait: false,
                 temperature: 1.0,
                 top_k,
                 top_p: 1.0,
