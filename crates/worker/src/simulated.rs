@@ -3,6 +3,9 @@
 //! For load tests, capacity planning and measuring everything else. Owns the clock and the waiting; what
 //! happens in an iteration is decided by [`scheduler`], which never reads a clock.
 
+mod active;
+mod answer;
+mod blocks;
 mod cache;
 mod options;
 mod scheduler;

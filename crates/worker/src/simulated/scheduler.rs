@@ -6,154 +6,27 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use inflight_blocks::{Chain, Seed};
 use inflight_kserve::step::{FinishReason, RowError, StepBatch};
 use tonic::Code;
 
 use super::SimulatedOptions;
-use super::cache::{BlockCache, CacheChange};
-use crate::cache::seed_of;
-use crate::executor::{ClientId, InflightBatchingStats, IterationStats, KvCacheStats, Request};
+use super::active::{Active, Context};
+use super::answer::{Answer, first_token};
+use super::blocks::Blocks;
+use super::cache::CacheChange;
+use crate::executor::{ClientId, InflightBatchingStats, IterationStats, Request};
 
 /// Overdue iterations that one await returns at most, so that a late await does not build an unbounded
 /// batch.
 const MAX_ITERATIONS_PER_AWAIT: u32 = 16;
 /// Iterations whose figures are kept for the next who asks; TensorRT-LLM's default.
 const MAX_STATS: usize = 1000;
-/// The first printable ASCII character: byte-level vocabularies begin with ASCII.
-const FIRST_PRINTABLE: u32 = 32;
-/// The number of printable ASCII characters.
-const PRINTABLE: u32 = 95;
-
 /// When the next rows are due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     At(Duration),
     /// Not before a new request arrives.
     Idle,
-}
-
-/// A request from admission to its last row.
-struct Active {
-    sequences: u32,
-    sequences_left: u32,
-    /// Tokens that each sequence has already, and which have ended; empty: none has any.
-    resumed: Vec<Option<u32>>,
-    /// Blocks that are its own, of all that it may need.
-    blocks: u32,
-    /// And those that it shares, of the beginning of what it computes before it generates.
-    shared: Vec<u64>,
-    context: Option<Context>,
-    /// Prompt tokens found in the cache, until they are reported.
-    cached_tokens: Option<u32>,
-    max_tokens: u32,
-    streaming: bool,
-    first_token: u32,
-}
-
-impl Active {
-    /// The sequences that it still generates, before any of them has ended here.
-    fn indexes(&self) -> impl Iterator<Item = i32> {
-        let goes_on = |index: &u32| self.resumed.get(*index as usize) != Some(&None);
-        (0..self.sequences)
-            .filter(goes_on)
-            .map(|index| index as i32)
-    }
-
-    /// Makes its context findable, whose last block was computed now.
-    fn store_context(&mut self, cache: &mut BlockCache) {
-        let Some(context) = &self.context else {
-            return;
-        };
-        for place in self.shared.len()..context.keys.len() {
-            let (key, before) = (context.keys[place], place.checked_sub(1));
-            let after = before.map_or(0, |before| context.keys[before]);
-            // Where another has computed the same meanwhile, its own block stays unknown.
-            if cache.store(key, after, context.seed) {
-                self.blocks = self.blocks.saturating_sub(1);
-                self.shared.push(key);
-            }
-        }
-    }
-
-    /// Makes findable what it generated, where it is one sequence.
-    fn store_answer(&mut self, cache: &mut BlockCache, tokens: impl Iterator<Item = i32>) {
-        let Some(context) = &mut self.context else {
-            return;
-        };
-        if self.sequences != 1 {
-            return;
-        }
-        for token in tokens {
-            context.rest.push(token);
-            if context.rest.len() < context.size {
-                continue;
-            }
-            let after = context.chain.last().unwrap_or(0);
-            let key = context.chain.push(&context.rest);
-            context.rest.clear();
-            if cache.store(key, after, context.seed) {
-                self.blocks = self.blocks.saturating_sub(1);
-                self.shared.push(key);
-            }
-        }
-    }
-
-    fn tokens_before(&self, index: i32) -> u32 {
-        let resumed = usize::try_from(index).ok();
-        let resumed = resumed.and_then(|index| *self.resumed.get(index)?);
-        resumed.unwrap_or(0)
-    }
-}
-
-/// What a request computes before it generates, as blocks of the cache. Only where they are reused.
-struct Context {
-    chain: Chain,
-    seed: Seed,
-    /// Of its full blocks.
-    keys: Vec<u64>,
-    /// The tokens after them.
-    rest: Vec<i32>,
-    /// Tokens of a block.
-    size: usize,
-    /// Tokens of the prompt, without what was generated elsewhere.
-    prompt: u32,
-    /// All of its tokens, of which at least the last is computed.
-    tokens: u32,
-}
-
-impl Context {
-    fn new(request: &Request, size: usize) -> Self {
-        let size = size.max(1);
-        let seed = seed_of(request);
-        let mut chain = Chain::new(seed);
-        let mut rest = request.input_token_ids.clone();
-        let prompt = rest.len() as u32;
-        // Several sequences continue differently.
-        if let [Some(generated)] = request.generated.as_slice() {
-            rest.extend_from_slice(generated);
-        }
-        let tokens = rest.len() as u32;
-        let full = rest.chunks_exact(size);
-        let keys: Vec<u64> = full.map(|block| chain.push(block)).collect();
-        rest.drain(..keys.len() * size);
-        Self {
-            chain,
-            seed,
-            keys,
-            rest,
-            size,
-            prompt,
-            tokens,
-        }
-    }
-}
-
-/// What of a request is in the cache.
-struct Found {
-    blocks: usize,
-    /// Blocks that it takes of the free ones.
-    cost: u32,
 }
 
 /// A request that waits for a place in the batch or for blocks.
@@ -197,16 +70,13 @@ struct Iteration {
 
 pub(super) struct Scheduler {
     options: SimulatedOptions,
-    /// `None`: blocks are not reused.
-    cache: Option<BlockCache>,
-    /// What answers cycle through; never empty.
-    ids: Vec<u32>,
+    blocks: Blocks,
+    answer: Answer,
     waiting: VecDeque<Waiting>,
     active: HashMap<ClientId, Active>,
     prefills: Vec<Prefill>,
     sequences: Vec<Sequence>,
     notices: Vec<Notice>,
-    free_blocks: u32,
     /// Places taken: sequences running or about to, once their prompt is through.
     places: u32,
     iteration: Option<Iteration>,
@@ -214,18 +84,14 @@ pub(super) struct Scheduler {
     shut_down: bool,
     iterations: u64,
     completed: u64,
-    alloc_total_blocks: u64,
     stats: VecDeque<IterationStats>,
-    reused_blocks: u64,
-    missed_blocks: u64,
 }
 
 impl Scheduler {
     pub(super) fn new(options: SimulatedOptions) -> Self {
         Self {
-            ids: answer_ids(&options),
-            cache: options.enable_kv_cache_reuse.then(BlockCache::default),
-            free_blocks: options.num_blocks,
+            answer: Answer::new(&options),
+            blocks: Blocks::new(&options),
             options,
             waiting: VecDeque::new(),
             active: HashMap::new(),
@@ -238,25 +104,18 @@ impl Scheduler {
             shut_down: false,
             iterations: 0,
             completed: 0,
-            alloc_total_blocks: 0,
             stats: VecDeque::new(),
-            reused_blocks: 0,
-            missed_blocks: 0,
         }
     }
 
     /// Keeps the cache's changes from now on; returns how many blocks it has.
     pub(super) fn report_cache(&mut self) -> u32 {
-        if let Some(cache) = &mut self.cache {
-            cache.report();
-        }
-        self.options.num_blocks
+        self.blocks.report()
     }
 
     /// What has changed in the cache since the last call.
     pub(super) fn take_cache_changes(&mut self) -> Vec<CacheChange> {
-        let cache = self.cache.as_mut();
-        cache.map(BlockCache::take_changes).unwrap_or_default()
+        self.blocks.take_changes()
     }
 
     /// Queues a request, or the row that refuses it.
@@ -268,8 +127,9 @@ impl Scheduler {
         let resumed: Vec<Option<u32>> = resumed.collect();
         let max_tokens = request.max_tokens.max(1);
         let blocks = self
-            .blocks_of(prompt_tokens)
-            .saturating_add(self.blocks_of(max_tokens).saturating_mul(sequences));
+            .blocks
+            .of(prompt_tokens)
+            .saturating_add(self.blocks.of(max_tokens).saturating_mul(sequences));
         let refusal = if self.shut_down {
             Some((
                 Code::Unavailable,
@@ -307,7 +167,8 @@ impl Scheduler {
         prompt_tokens += resumed.iter().flatten().sum::<u32>();
         let ended = resumed.iter().filter(|tokens| tokens.is_none()).count() as u32;
         let size = self.options.tokens_per_block as usize;
-        let context = self.cache.as_ref().map(|_| Context::new(&request, size));
+        let is_reused = self.blocks.are_reused();
+        let context = is_reused.then(|| Context::new(&request, size));
         self.waiting.push_back(Waiting {
             client_id: request.client_id,
             prompt_tokens,
@@ -334,7 +195,7 @@ impl Scheduler {
                 ended.extend(waiting.active.indexes());
             }
         } else if let Some(active) = self.active.remove(&client_id) {
-            self.give_back(&active);
+            self.blocks.give_back(&active);
             self.places -= active.sequences_left;
             if let Some(place) = self.prefills.iter().position(|p| p.client_id == client_id) {
                 self.prefills.remove(place);
@@ -422,16 +283,12 @@ impl Scheduler {
         self.iteration.is_none() && self.active.is_empty() && self.waiting.is_empty()
     }
 
-    fn blocks_of(&self, tokens: u32) -> u32 {
-        tokens.div_ceil(self.options.tokens_per_block.max(1))
-    }
-
     /// Admits what fits, first come first served, and begins an iteration. Returns false if there is
     /// nothing to do.
     fn schedule(&mut self) -> bool {
         while let Some(waiting) = self.waiting.front() {
-            let found = self.find(&waiting.active);
-            let fits = found.cost <= self.free_blocks
+            let found = self.blocks.find(&waiting.active);
+            let fits = found.cost <= self.blocks.free()
                 && waiting.active.sequences_left + self.places <= self.options.max_batch_size;
             if !fits {
                 break;
@@ -439,9 +296,8 @@ impl Scheduler {
             let Some(mut waiting) = self.waiting.pop_front() else {
                 break;
             };
-            self.alloc_total_blocks += u64::from(waiting.active.blocks);
             self.places += waiting.active.sequences_left;
-            let cached = self.take(&mut waiting.active, &found);
+            let cached = self.blocks.take(&mut waiting.active, &found);
             self.prefills.push(Prefill {
                 client_id: waiting.client_id,
                 tokens_left: waiting.prompt_tokens.saturating_sub(cached),
@@ -487,12 +343,14 @@ impl Scheduler {
         self.next_start = iteration.end;
         self.iterations += 1;
         let generating = self.sequences.len();
-        let answer = &self.options.answer;
         let Self {
             prefills,
             active,
             sequences,
-            cache,
+            blocks,
+            places,
+            completed,
+            answer,
             ..
         } = self;
         prefills.retain(|prefill| {
@@ -500,7 +358,7 @@ impl Scheduler {
                 return true;
             }
             if let Some(request) = active.get_mut(&prefill.client_id) {
-                if let Some(cache) = cache {
+                if let Some(cache) = blocks.cache_mut() {
                     request.store_context(cache);
                 }
                 sequences.extend(request.indexes().map(|index| {
@@ -511,32 +369,14 @@ impl Scheduler {
                         produced,
                         reported: produced,
                         max_tokens: request.max_tokens,
-                        // Sequences of one request differ, as samples do, unless the answer is given.
-                        first_token: match answer.is_empty() {
-                            true => request.first_token.wrapping_add(index as u32),
-                            false => 0,
-                        },
+                        first_token: answer.first_of(request.first_token, index),
                         streaming: request.streaming,
                     }
                 }));
             }
             false
         });
-
-        let Self {
-            active,
-            sequences,
-            free_blocks,
-            places,
-            completed,
-            cache,
-            ids,
-            ..
-        } = self;
-        let token = |sequence: &Sequence, place: u32| {
-            let place = sequence.first_token.wrapping_add(place) as usize % ids.len();
-            ids.get(place).copied().unwrap_or_default() as i32
-        };
+        let token = |sequence: &Sequence, place: u32| answer.token(sequence.first_token, place);
         sequences.retain_mut(|sequence| {
             let place = sequence.produced;
             sequence.produced += 1;
@@ -551,7 +391,7 @@ impl Scheduler {
                 return true;
             }
             let begins = sequence.produced == sequence.reported + 1 || !sequence.streaming;
-            if cache.is_some() && begins {
+            if blocks.are_reused() && begins {
                 let request = active.get_mut(&sequence.client_id);
                 let cached = request.and_then(|request| request.cached_tokens.take());
                 let row = rows.ids.len() as u32;
@@ -576,12 +416,11 @@ impl Scheduler {
                 }
                 _ => {
                     if let Some(mut request) = active.remove(&sequence.client_id) {
-                        if let Some(cache) = cache {
+                        if let Some(cache) = blocks.cache_mut() {
                             let own = sequence.reported..sequence.produced.saturating_sub(1);
                             request.store_answer(cache, own.map(|place| token(sequence, place)));
-                            *free_blocks += cache.release(&request.shared);
                         }
-                        *free_blocks += request.blocks;
+                        blocks.give_back(&request);
                     }
                     *completed += 1;
                     true
@@ -597,56 +436,6 @@ impl Scheduler {
             false
         });
         self.keep_stats(self.snapshot(iteration, generating));
-    }
-
-    /// What of a request is in the cache, and how many blocks it takes of those that are free.
-    fn find(&self, active: &Active) -> Found {
-        let (Some(cache), Some(context)) = (&self.cache, &active.context) else {
-            return Found {
-                blocks: 0,
-                cost: active.blocks,
-            };
-        };
-        // The last token is computed in any case: its row is what the first token comes from.
-        let most = context.tokens.saturating_sub(1) / self.options.tokens_per_block.max(1);
-        let most = (most as usize).min(context.keys.len());
-        let keys = context.keys.get(..most).unwrap_or_default();
-        let blocks = cache.find(keys);
-        let keys = keys.get(..blocks).unwrap_or_default();
-        Found {
-            blocks,
-            cost: active.blocks - blocks as u32 + cache.unused_of(keys),
-        }
-    }
-
-    /// Gives a request its blocks; returns how many tokens were found in them.
-    fn take(&mut self, active: &mut Active, found: &Found) -> u32 {
-        self.free_blocks -= found.cost;
-        let (Some(cache), Some(context)) = (&mut self.cache, &mut active.context) else {
-            return 0;
-        };
-        active.shared = context
-            .keys
-            .get(..found.blocks)
-            .unwrap_or_default()
-            .to_vec();
-        cache.hold(&active.shared);
-        // What has no user is in free blocks.
-        cache.shrink(self.free_blocks);
-        active.blocks -= found.blocks as u32;
-        self.reused_blocks += found.blocks as u64;
-        self.missed_blocks += (context.keys.len() - found.blocks) as u64;
-        let tokens = found.blocks as u32 * self.options.tokens_per_block;
-        active.cached_tokens = Some(tokens.min(context.prompt));
-        tokens
-    }
-
-    /// Takes back the blocks of a request that ended early.
-    fn give_back(&mut self, active: &Active) {
-        self.free_blocks += active.blocks;
-        if let Some(cache) = &mut self.cache {
-            self.free_blocks += cache.release(&active.shared);
-        }
     }
 
     fn flush_notices(&mut self, rows: &mut StepBatch<ClientId>) {
@@ -671,7 +460,6 @@ impl Scheduler {
     }
 
     fn snapshot(&self, iteration: &Iteration, generating: usize) -> IterationStats {
-        let used = self.options.num_blocks - self.free_blocks;
         let generating = generating as u64;
         IterationStats {
             timestamp: String::new(),
@@ -681,17 +469,7 @@ impl Scheduler {
             num_queued_requests: self.waiting.len() as u64,
             num_completed_requests: self.completed,
             max_num_active_requests: u64::from(self.options.max_batch_size),
-            kv_cache_stats: Some(KvCacheStats {
-                max_num_blocks: u64::from(self.options.num_blocks),
-                free_num_blocks: u64::from(self.free_blocks),
-                used_num_blocks: u64::from(used),
-                tokens_per_block: u64::from(self.options.tokens_per_block),
-                alloc_total_blocks: self.alloc_total_blocks,
-                alloc_new_blocks: self.alloc_total_blocks - self.reused_blocks,
-                reused_blocks: self.reused_blocks,
-                missed_blocks: self.missed_blocks,
-                cache_hit_rate: hit_rate(self.reused_blocks, self.missed_blocks),
-            }),
+            kv_cache_stats: Some(self.blocks.stats()),
             inflight_batching_stats: Some(InflightBatchingStats {
                 num_scheduled_requests: generating + u64::from(iteration.context_requests),
                 num_context_requests: u64::from(iteration.context_requests),
@@ -702,14 +480,6 @@ impl Scheduler {
             }),
             ..IterationStats::default()
         }
-    }
-}
-
-/// Part of the blocks that were looked for and found.
-fn hit_rate(reused: u64, missed: u64) -> f64 {
-    match reused + missed {
-        0 => 0.0,
-        all => reused as f64 / all as f64,
     }
 }
 
@@ -729,26 +499,6 @@ fn close_row(
     rows.token_offsets.push(rows.token_ids.len() as u32);
     rows.finish_reasons.push(reason as u8);
     rows.finals.push(u8::from(last));
-}
-
-/// The token ids that answers cycle through: those of the given answer, or of printable characters.
-fn answer_ids(options: &SimulatedOptions) -> Vec<u32> {
-    if !options.answer.is_empty() {
-        return options.answer.clone();
-    }
-    let first_id = match options.vocab_size > FIRST_PRINTABLE {
-        true => FIRST_PRINTABLE,
-        false => 0,
-    };
-    let count = PRINTABLE.min(options.vocab_size - first_id).max(1);
-    (first_id..first_id + count).collect()
-}
-
-/// Where in the cycle of token ids a prompt's answer begins: the same prompt always gets the same answer.
-fn first_token(prompt: &[i32]) -> u32 {
-    prompt.iter().fold(0_u32, |hash, id| {
-        hash.wrapping_mul(31).wrapping_add(*id as u32)
-    })
 }
 
 #[cfg(test)]

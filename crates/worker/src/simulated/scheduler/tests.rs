@@ -3,6 +3,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use proptest::prelude::*;
 
+use super::super::cache::BlockCache;
 use super::*;
 use crate::executor::{NamedTensor, SamplingConfig};
 
@@ -137,7 +138,7 @@ fn every_request_has_exactly_one_final_row_however_it_ends() {
     ended.sort_unstable();
     assert_eq!(ended, [1, 2, 3, 4, 5]);
     assert_eq!(scheduler.advance(MS * 30, &mut rows), Next::Idle);
-    assert_eq!(scheduler.free_blocks, 100);
+    assert_eq!(scheduler.blocks.free(), 100);
     assert_eq!(scheduler.places, 0);
     let stats = scheduler.drain_stats().pop().unwrap();
     assert_eq!(stats.num_active_requests, 0);
@@ -200,7 +201,7 @@ fn a_resumed_request_goes_on_as_if_nothing_had_happened() {
         let mut rows = StepBatch::default();
         while scheduler.advance(MS * 100, &mut rows) != Next::Idle {}
         assert_eq!(finals(&rows), [1]);
-        assert_eq!(scheduler.free_blocks, scheduler.options.num_blocks);
+        assert_eq!(scheduler.blocks.free(), scheduler.options.num_blocks);
         assert_eq!(scheduler.places, 0);
         let mut tokens = vec![Vec::new(); 3];
         for row in rows.rows() {
@@ -294,8 +295,8 @@ fn a_prompt_costs_what_the_cache_lacks() {
     let (_, _) = costs(prompt(5, &tokens, 8));
     let mut longer = tokens.clone();
     let first = first_token(&tokens);
-    let ids = answer_ids(&reusing(64));
-    let answer = (0..8).map(|place| ids[(first.wrapping_add(place)) as usize % ids.len()] as i32);
+    let said = Answer::new(&reusing(64));
+    let answer = (0..8).map(|place| said.token(first, place));
     longer.extend(answer);
     assert_eq!(costs(prompt(6, &longer, 1)), (1, Some(24)));
     // Salts share nothing.
@@ -323,7 +324,7 @@ fn what_is_longest_unused_is_forgotten_from_its_end() {
     );
     // Needs four, and one of these was never full.
     run_one(&mut scheduler, prompt(3, &[7; 12], 1), MS * 200);
-    let keys = inflight_blocks::keys(&one, 4, Seed::new(None, b""));
+    let keys = inflight_blocks::keys(&one, 4, inflight_blocks::Seed::new(None, b""));
     let removed: Vec<u64> = scheduler
         .take_cache_changes()
         .into_iter()
@@ -333,7 +334,7 @@ fn what_is_longest_unused_is_forgotten_from_its_end() {
         })
         .collect();
     assert_eq!(removed, [keys[2], keys[1], keys[0]]);
-    assert_eq!(scheduler.free_blocks, 6);
+    assert_eq!(scheduler.blocks.free(), 6);
 }
 
 #[test]
@@ -374,7 +375,7 @@ proptest! {
                 };
                 assert!(is_new, "{change:?} changes nothing");
             }
-            assert_eq!(Some(&told), scheduler.cache.as_ref().map(BlockCache::keys).as_ref());
+            assert_eq!(Some(&told), scheduler.blocks.cache().map(BlockCache::keys).as_ref());
         };
         for (id, (base, same, other, most, sequences, cancelled, salt)) in requests.iter().enumerate() {
             let mut tokens = vec![*base; *same + 1];
@@ -395,7 +396,7 @@ proptest! {
             follow(&mut scheduler);
         }
         prop_assert_eq!(finals(&rows).len(), requests.len());
-        prop_assert_eq!(scheduler.free_blocks, num_blocks);
+        prop_assert_eq!(scheduler.blocks.free(), num_blocks);
         prop_assert_eq!(scheduler.places, 0);
     }
 }
