@@ -4,6 +4,9 @@ mod arriving;
 mod cache_state;
 mod health;
 mod models;
+mod one;
+mod receiving;
+mod refusal;
 mod settings;
 mod speculative;
 mod stream;
@@ -225,7 +228,7 @@ impl GrpcInferenceService for Service {
     ) -> Result<Response<wire::ModelInferResponse>, Status> {
         let peer = request.remote_addr();
         let trace = self.models.call_trace(&request);
-        stream::infer(&self.models, request.into_inner(), peer, trace)
+        one::infer(&self.models, request.into_inner(), peer, trace)
             .await
             .map(Response::new)
     }

@@ -10,8 +10,8 @@ use inflight_traces::TraceContext;
 use parking_lot::Mutex;
 use tonic::{Code, Request, Status};
 
+use super::refusal::Refusal;
 use super::settings::LogSettings;
-use super::stream::Refusal;
 use super::{DraftWorker, Shared};
 use crate::cache::Board;
 use crate::catalog::{self, Catalog, Known};

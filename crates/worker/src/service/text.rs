@@ -8,8 +8,9 @@ use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
 use tonic::{Code, Status};
 
 use super::Shared;
+use super::one::infer_plain;
+use super::refusal::Refusal;
 use super::speculative::{self, Rounds};
-use super::stream::{Refusal, infer_plain};
 use crate::catalog::{INLINE_BYTES, Known};
 use crate::model_counters::Ended;
 use crate::outbox::Outbox;

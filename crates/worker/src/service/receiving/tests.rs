@@ -14,6 +14,7 @@ use crate::executor::Executor;
 use crate::metrics::Metrics;
 use crate::model::CORE_MODEL;
 use crate::model_names::ModelNames;
+use crate::outbox::Taken;
 use crate::request::Limits;
 use crate::service::Common;
 use crate::simulated::{SimulatedExecutor, SimulatedOptions};
