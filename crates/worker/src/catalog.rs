@@ -5,9 +5,9 @@ use std::sync::{Arc, OnceLock};
 
 use inflight_kserve::inference as wire;
 use inflight_kserve::inference::{
-    ModelConfig, ModelEnsembling, ModelInput, ModelInstanceGroup, ModelMetadataResponse,
-    ModelOutput, ModelParameter, ModelTensorReshape, ModelTransactionPolicy, ModelVersionPolicy,
-    model_config::SchedulingChoice, model_ensembling, model_instance_group,
+    ModelConfig, ModelEnsembling, ModelInferRequest, ModelInput, ModelInstanceGroup,
+    ModelMetadataResponse, ModelOutput, ModelParameter, ModelTensorReshape, ModelTransactionPolicy,
+    ModelVersionPolicy, model_config::SchedulingChoice, model_ensembling, model_instance_group,
     model_metadata_response::TensorMetadata, model_version_policy,
 };
 use tokio::sync::{Notify, Semaphore};
@@ -17,7 +17,7 @@ use crate::executor::ModelInfo;
 use crate::model::{self, CORE_MODEL_VERSION};
 use crate::model_counters::ModelCounters;
 use crate::model_names::ModelNames;
-use crate::text_models::{TextInput, TextModelKind, TextModels, TextOutput};
+use crate::text_models::{TextInput, TextModelKind, TextModels, TextOutput, llmapi};
 
 /// Texts of this many bytes or fewer are tokenized where they arrive; longer ones elsewhere, so that they delay
 /// no stream. About 100 µs of work.
@@ -110,11 +110,12 @@ impl Catalog {
 
     /// Whether a request is for a text model; the core model's requests are asked this first.
     #[inline]
-    pub(crate) fn text_model(&self, name: &str) -> Option<TextModelKind> {
-        if *name == **self.names.core() || self.text.is_none() {
-            return None;
+    pub(crate) fn text_model(&self, message: &ModelInferRequest) -> Option<TextModelKind> {
+        self.text.as_ref()?;
+        if *message.model_name == **self.names.core() {
+            return llmapi::is_asked(message).then_some(TextModelKind::LlmApi);
         }
-        self.names.text_named(name)
+        self.names.text_named(&message.model_name)
     }
 
     pub(crate) fn models(&self) -> impl Iterator<Item = Known> {
@@ -125,6 +126,7 @@ impl Catalog {
     pub(crate) fn name(&self, known: Known) -> &str {
         match known {
             Known::Core => self.names.core(),
+            Known::Text(TextModelKind::LlmApi) => self.names.core(),
             Known::Text(kind) => self.names.text(kind),
         }
     }
@@ -194,13 +196,29 @@ impl Catalog {
 
     /// As Triton answers it: shapes with the batch dimension in front.
     pub(crate) fn metadata(&self, known: Known) -> ModelMetadataResponse {
-        let Known::Text(kind) = known else {
-            return model::metadata(self.names.core());
-        };
         let tensor = |name: &str, datatype: &str, dims: &[i64]| TensorMetadata {
             name: name.to_owned(),
             datatype: datatype.to_owned(),
             shape: [&[-1], dims].concat(),
+        };
+        let Known::Text(kind) = known else {
+            let mut core = model::metadata(self.names.core());
+            if self.text.is_some() {
+                let kind = TextModelKind::LlmApi;
+                for spec in kind.inputs() {
+                    if model::input(spec.name).is_none() {
+                        let dims = tensor(spec.name, spec.datatype.name(), spec.dims);
+                        core.inputs.push(dims);
+                    }
+                }
+                for spec in kind.outputs() {
+                    if model::output(spec.name).is_none() {
+                        let dims = tensor(spec.name, spec.datatype.name(), spec.dims);
+                        core.outputs.push(dims);
+                    }
+                }
+            }
+            return core;
         };
         ModelMetadataResponse {
             name: self.names.text(kind).to_owned(),

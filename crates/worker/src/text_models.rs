@@ -7,6 +7,7 @@
 mod error;
 mod generation;
 mod inputs;
+pub(crate) mod llmapi;
 mod postprocessing;
 mod prepare;
 mod preprocessing;
@@ -112,6 +113,9 @@ impl TextModels {
             }
             TextModelKind::Postprocessing => {
                 TextWork::Answer(postprocessing::answer(message, &self.source)?)
+            }
+            TextModelKind::LlmApi => {
+                TextWork::Generation(Box::new(llmapi::generation(message, &self.source)?))
             }
             TextModelKind::Ensemble | TextModelKind::Bls => {
                 let generation = Generation::read(kind, message, &self.source)?;

@@ -31,7 +31,7 @@ pub(super) async fn infer(
         Status::not_found(text)
     })?;
     let trace = || shared.begin_trace(&message, ONE, call.as_ref());
-    if let Some(kind) = shared.catalog.text_model(&message.model_name) {
+    if let Some(kind) = shared.catalog.text_model(&message) {
         if asks_to_stop(&message) {
             return Ok(shared.stop_id(&message.id, &message.model_name, peer)?);
         }

@@ -314,7 +314,7 @@ impl Shared {
         peer: Option<SocketAddr>,
         call: Option<&TraceContext>,
     ) {
-        match self.catalog.text_model(&message.model_name) {
+        match self.catalog.text_model(&message) {
             None => self.receive(&message, outbox, peer, call),
             // Triton's text models have no `stop`; here a request can be stopped by the model that it went to.
             Some(_) if asks_to_stop(&message) => {

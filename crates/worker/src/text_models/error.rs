@@ -31,6 +31,12 @@ pub(crate) enum TextRequestError {
         "speculative decoding is not supported with {what}; leave it out, or `num_draft_tokens`"
     )]
     NotSpeculative { what: &'static str },
+    #[error("`text_input` has `{texts}` texts: send one")]
+    NotOneText { texts: usize },
+    #[error(
+        "`sampling_param_best_of` is `{best_of}`, and only 1 is supported: send it as 1, or leave it out"
+    )]
+    BestOf { best_of: i32 },
     #[error("`{tensor}` is not UTF-8")]
     NotText { tensor: &'static str },
     #[error("`{tensor}` cannot be tokenized: {reason}")]

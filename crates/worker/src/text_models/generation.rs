@@ -14,6 +14,7 @@ use inflight_text::Tokenizer;
 
 use super::error::TextRequestError;
 use super::inputs::Inputs;
+use super::llmapi;
 use super::prepare::{Prepared, pack_words, pad, prepare};
 use super::sequence::SequenceText;
 use super::source::TextSource;
@@ -75,6 +76,7 @@ impl Generation {
             rows: Vec::with_capacity(inputs.rows),
             sequences: BTreeMap::new(),
             wanted,
+            form: None,
         };
         for row in 0..inputs.rows {
             let mut text = RowText::default();
@@ -218,11 +220,19 @@ pub struct TextAnswer {
     /// By row of the batch, sequence and beam.
     sequences: BTreeMap<(i32, i32, usize), SequenceText>,
     wanted: Wanted,
+    /// That of `llmapi`, where it was asked so.
+    form: Option<llmapi::Form>,
 }
 
 impl TextAnswer {
     pub(crate) fn model(&self) -> &Arc<str> {
         &self.model
+    }
+
+    /// Answers in this form.
+    pub(super) fn speak(&mut self, form: llmapi::Form) {
+        self.accumulates = self.streams;
+        self.form = Some(form);
     }
 
     /// The answer to one response of the core model. `None`: stop words have ended the sequence before, and
@@ -240,7 +250,7 @@ impl TextAnswer {
         let (batch_index, sequence_index) = (one("batch_index")?, one("sequence_index")?);
         let mut out = ResponseBuilder::new(&*self.model, self.id.as_str(), 256);
         out.version(CORE_MODEL_VERSION);
-        let mut fresh = false;
+        let (mut fresh, mut reason) = (false, FinishReason::NotFinished);
         let mut taken = None;
         if let Some(ids) = outputs.get(names::OUTPUT_IDS) {
             let lengths = outputs
@@ -267,10 +277,12 @@ impl TextAnswer {
                 fresh |= !sequence.is_stopped();
                 let (start, ids) = sequence.push(held.get(..length).unwrap_or_default());
                 count += ids;
-                let ended = reasons
+                let number = reasons
                     .get(beam)
-                    .is_some_and(|reason| *reason != FinishReason::NotFinished as i32);
-                if !self.streams || ended {
+                    .and_then(|number| u8::try_from(*number).ok());
+                let known = number.and_then(FinishReason::from_number);
+                reason = known.unwrap_or(FinishReason::NotFinished);
+                if !self.streams || reason != FinishReason::NotFinished {
                     sequence.finish();
                 }
                 let start = if self.accumulates || !self.streams {
@@ -307,7 +319,17 @@ impl TextAnswer {
         }
         let mut answer = out.build();
         answer.parameters.clone_from(&response.parameters);
+        if let Some(form) = &self.form {
+            return form.answer(&answer, reason, self.stop()).map(Some);
+        }
         Ok(Some(answer))
+    }
+
+    /// The stop word that has ended the first sequence.
+    fn stop(&self) -> Option<&str> {
+        let place = self.sequences.values().next()?.stop()?;
+        let stop = self.rows.first()?.stops.get(place)?;
+        Some(stop)
     }
 
     /// Whether stop words have ended every sequence, so that the core model may stop.

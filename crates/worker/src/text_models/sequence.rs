@@ -35,6 +35,11 @@ impl SequenceText {
         self.matcher.hit().is_some()
     }
 
+    /// Which stop word has ended it, by its place.
+    pub(super) fn stop(&self) -> Option<usize> {
+        self.matcher.hit().map(|hit| hit.index)
+    }
+
     /// Appends the text that these ids make certain; returns where it begins in `all`, and how many ids were
     /// taken before a stop word ended the sequence.
     pub(super) fn push(&mut self, ids: &[i32]) -> (usize, usize) {

@@ -10,7 +10,8 @@ use inflight_kserve::tensor::DataType::{
     self, Bool, Bytes, Fp16, Fp32, Int32, Int64, Uint8, Uint64,
 };
 
-use crate::model::{self, CoreInput, CoreOutput};
+use super::llmapi;
+use crate::model::{self, CORE_MODEL, CoreInput, CoreOutput};
 
 /// A model that speaks text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,6 +24,9 @@ pub enum TextModelKind {
     Ensemble,
     /// Text in, text out, with the options of Triton's business logic scripting (BLS).
     Bls,
+    /// Text in, text out, with the tensors of TensorRT-LLM's `llmapi`. It has the core model's name, so it is not among
+    /// [`ALL`](Self::ALL).
+    LlmApi,
 }
 
 impl TextModelKind {
@@ -40,6 +44,7 @@ impl TextModelKind {
             Self::Postprocessing => "postprocessing",
             Self::Ensemble => "ensemble",
             Self::Bls => "tensorrt_llm_bls",
+            Self::LlmApi => CORE_MODEL,
         }
     }
 
@@ -59,7 +64,7 @@ impl TextModelKind {
 
     /// Whether it asks the core model.
     pub const fn generates(self) -> bool {
-        matches!(self, Self::Ensemble | Self::Bls)
+        matches!(self, Self::Ensemble | Self::Bls | Self::LlmApi)
     }
 
     pub(crate) fn inputs(self) -> &'static [TextInput] {
@@ -72,6 +77,7 @@ impl TextModelKind {
             Self::Postprocessing => POSTPROCESSING,
             Self::Ensemble => &ENSEMBLE,
             Self::Bls => &BLS,
+            Self::LlmApi => llmapi::INPUTS,
         }
     }
 
@@ -97,6 +103,7 @@ impl TextModelKind {
             Self::Preprocessing => PREPROCESSED,
             Self::Postprocessing => POSTPROCESSED,
             Self::Ensemble | Self::Bls => &GENERATED,
+            Self::LlmApi => &llmapi::OUTPUTS,
         }
     }
 
@@ -117,6 +124,8 @@ pub(crate) enum Role {
     Preprocessing(&'static str),
     /// The core model takes it as it is, under this name.
     Core(&'static str),
+    /// BLS takes it as it is, under this name.
+    Bls(&'static str),
     /// Whether the answer repeats the prompt.
     ExcludeInput,
     /// Read by the model itself.
@@ -153,12 +162,12 @@ pub(crate) struct TextOutput {
     pub(crate) declared: bool,
 }
 
-const ONE: &[i64] = &[1];
-const LIST: &[i64] = &[-1];
+pub(super) const ONE: &[i64] = &[1];
+pub(super) const LIST: &[i64] = &[-1];
 const MATRIX: &[i64] = &[-1, -1];
 const IMAGES: &[i64] = &[-1, -1, -1, -1];
 
-const fn input(
+pub(super) const fn input(
     name: &'static str,
     datatype: DataType,
     dims: &'static [i64],
@@ -192,7 +201,11 @@ const fn core(name: &'static str, datatype: DataType, core: &'static str) -> Tex
     input(name, datatype, ONE, Role::Core(core))
 }
 
-const fn output(name: &'static str, datatype: DataType, dims: &'static [i64]) -> TextOutput {
+pub(super) const fn output(
+    name: &'static str,
+    datatype: DataType,
+    dims: &'static [i64],
+) -> TextOutput {
     TextOutput {
         name,
         datatype,
@@ -202,14 +215,14 @@ const fn output(name: &'static str, datatype: DataType, dims: &'static [i64]) ->
 }
 
 impl TextInput {
-    const fn required(self) -> Self {
+    pub(super) const fn required(self) -> Self {
         Self {
             optional: false,
             ..self
         }
     }
 
-    const fn dims(self, dims: &'static [i64]) -> Self {
+    pub(super) const fn dims(self, dims: &'static [i64]) -> Self {
         Self { dims, ..self }
     }
 
