@@ -254,8 +254,8 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub slow_client_s: u64,
 
-    /// Seconds without a sign of life after which a worker counts as not ready: its requests go elsewhere
-    /// unless their answers have begun. Six times as long, and its connection is given up
+    /// Seconds a worker may be silent before it counts as not ready and its requests move to other workers; after
+    /// six times as long, its connection is closed
     #[arg(long, value_name = "SECONDS", default_value_t = 1.5, value_parser = worker_silence)]
     pub worker_silence_s: f64,
 

@@ -11,6 +11,8 @@ use inflight_upstream::forward::Forward;
 use inflight_upstream::model::formats::Formats;
 use inflight_upstream::table::Table;
 
+use tokio::time::Instant;
+
 use crate::access::Access;
 use crate::admission::{Admission, Work};
 use crate::guide::Guides;
@@ -59,6 +61,12 @@ pub(crate) struct AppState {
 }
 
 impl AppState {
+    /// When the first output of a request from `started` on must have come, and how long that is.
+    pub(crate) fn first_output(&self, started: Instant) -> Option<(Instant, Duration)> {
+        let limit = self.first_token_timeout?;
+        Some((started.checked_add(limit)?, limit))
+    }
+
     /// What preparing a conversation is: the model is known only once its body has been read.
     pub(crate) fn rendering(&self) -> Work {
         match self.table.renders_at_once() {

@@ -1,6 +1,11 @@
 //! Which call of KServe's a path is. Pure; owns the paths, which are Triton's.
 
+use axum::body::Body;
+use http::header::{self, HeaderValue};
+use http::{Response, StatusCode};
 use percent_encoding::percent_decode_str;
+
+use crate::error::RestError;
 
 /// The methods that KServe's HTTP API uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +75,38 @@ pub enum NoRoute {
     WrongMethod(Method),
 }
 
+impl NoRoute {
+    /// The response that says so.
+    pub fn response(self) -> Response<Body> {
+        let (status, text) = match self {
+            Self::NotFound => (StatusCode::NOT_FOUND, "Not Found"),
+            Self::WrongMethod(_) => (StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed"),
+        };
+        let mut response = RestError::new(status, text).response();
+        if let Self::WrongMethod(right) = self {
+            let allowed = match right {
+                Method::Get => HeaderValue::from_static("GET"),
+                Method::Post => HeaderValue::from_static("POST"),
+            };
+            response.headers_mut().insert(header::ALLOW, allowed);
+        }
+        response
+    }
+}
+
 impl Route {
+    /// The call of a request with this method and path.
+    ///
+    /// # Errors
+    /// [`NoRoute`].
+    pub fn of(method: &http::Method, path: &str) -> Result<Self, NoRoute> {
+        match *method {
+            http::Method::GET => Self::parse(Method::Get, path),
+            http::Method::POST => Self::parse(Method::Post, path),
+            _ => Self::parse(Method::Get, path).and(Err(NoRoute::WrongMethod(Method::Get))),
+        }
+    }
+
     /// The call of a `path` below `/v2`, as it is in the request's line.
     ///
     /// # Errors
@@ -343,6 +379,26 @@ mod tests {
             (Post, "/v2/nothing", Err(NoRoute::NotFound)),
         ] {
             assert_eq!(Route::parse(method, path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_method_is_answered_with_the_right_one() {
+        for (method, path, status, allowed) in [
+            (
+                http::Method::DELETE,
+                "/v2/models/m/infer",
+                405,
+                Some("POST"),
+            ),
+            (http::Method::PUT, "/v2/models/m", 405, Some("GET")),
+            (http::Method::GET, "/v2/models/m/infer", 405, Some("POST")),
+            (http::Method::DELETE, "/v2/nothing", 404, None),
+        ] {
+            let response = Route::of(&method, path).unwrap_err().response();
+            assert_eq!(response.status(), status, "{method} {path}");
+            let header = response.headers().get(header::ALLOW);
+            assert_eq!(header.map(|allow| allow.to_str().unwrap()), allowed);
         }
     }
 }

@@ -130,7 +130,7 @@ impl Connection {
         self.registry.notify(notice);
     }
 
-    /// The server is about to end: it gets no new requests, and those that can continue elsewhere do.
+    /// The server is about to end or no longer configured: it gets no new requests, and those that can continue elsewhere do.
     pub(super) fn leave(&self) {
         self.leaving.store(true, Ordering::Relaxed);
         self.notify(Notice::Leaving);
@@ -141,7 +141,12 @@ impl Connection {
         self.registry.has_ended()
     }
 
-    /// Whether the server is about to end.
+    /// Whether the server is neither lost nor silent nor about to end.
+    pub fn stays(&self) -> bool {
+        !self.is_lost() && !self.is_leaving() && !self.pulse.is_silent()
+    }
+
+    /// Whether the server is about to end, or was taken out of the configured ones.
     pub fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Relaxed)
     }

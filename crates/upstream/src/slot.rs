@@ -172,6 +172,14 @@ impl WorkerSlot {
         self.notices.send_replace(());
     }
 
+    /// It is no longer configured.
+    pub(super) fn retire(&self) {
+        for connection in self.connections.load().iter() {
+            connection.leave();
+        }
+        self.notices.send_replace(());
+    }
+
     /// One of its models is about to end; see [`Connection::leave`].
     pub(super) fn leave(&self, connection: &Connection) {
         connection.leave();

@@ -187,6 +187,8 @@ pub struct Survival<E> {
     has_outlived: bool,
     /// Until the first new output after a move.
     is_paused: bool,
+    /// Why it moved last.
+    reason: Option<RetryReason>,
     report: Report,
 }
 
@@ -206,8 +208,14 @@ impl<E> Survival<E> {
             fruitless: Vec::new(),
             has_outlived: false,
             is_paused: false,
+            reason: None,
             report: Report::default(),
         }
+    }
+
+    /// Why it moved last; `None`: it has not.
+    pub fn reason(&self) -> Option<RetryReason> {
+        self.reason
     }
 
     /// How another server brings what follows.
@@ -415,6 +423,7 @@ impl<E> Survival<E> {
             match request.send(is_full) {
                 Ok(sent) => {
                     self.cause = None;
+                    self.reason = Some(reason);
                     let Some(notice) = notice else {
                         self.moved(reason, tokens);
                         return Step::Moved(sent);

@@ -15,7 +15,6 @@ use tokio::sync::watch;
 
 pub use self::peers::{Asks, NoPeer, Picked};
 use super::connection::Connection;
-use super::inbox::Notice;
 use super::placement::{Ask, Placed, Placement};
 use super::prompt_request::PromptRequest;
 use super::slot::{PastModel, WorkerSlot};
@@ -243,7 +242,7 @@ impl Table {
         self.rebuild();
         // Now none of them is picked any more.
         for slot in leaving {
-            slot.notify(Notice::Leaving);
+            slot.retire();
         }
         added
     }

@@ -15,7 +15,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use inflight_base::accept::accept;
 use inflight_kserve::inference::{ModelInferRequest, ModelStreamInferResponse};
-use inflight_rest::{Call, Coding, Method, NoRoute, RestError, Route, Upstream};
+use inflight_rest::{Call, Coding, RestError, Route, Upstream};
 use inflight_tls::ServerTls;
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
@@ -123,24 +123,11 @@ impl Shared {
         request: Request<hyper::body::Incoming>,
         peer: Option<SocketAddr>,
     ) -> Response<Body> {
-        let method = match *request.method() {
-            http::Method::GET => Some(Method::Get),
-            http::Method::POST => Some(Method::Post),
-            _ => None,
+        let route = match Route::of(request.method(), request.uri().path()) {
+            Ok(route) => route,
+            Err(none) => return none.response(),
         };
-        let path = request.uri().path();
-        let route = match method {
-            Some(method) => Route::parse(method, path),
-            None => Route::parse(Method::Get, path).and(Err(NoRoute::WrongMethod(Method::Get))),
-        };
-        let answered = match route {
-            Ok(route) => self.call(route, request, peer).await,
-            Err(NoRoute::NotFound) => Err(RestError::new(StatusCode::NOT_FOUND, "Not Found")),
-            Err(NoRoute::WrongMethod(_)) => {
-                let status = StatusCode::METHOD_NOT_ALLOWED;
-                Err(RestError::new(status, "Method Not Allowed"))
-            }
-        };
+        let answered = self.call(route, request, peer).await;
         answered.unwrap_or_else(|error| error.response())
     }
 

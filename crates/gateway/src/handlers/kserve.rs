@@ -6,11 +6,11 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, StatusCode, header};
+use http::{HeaderMap, StatusCode};
 use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::streamed::EncodedResponse;
 use inflight_openai::ApiError;
-use inflight_rest::{Call, Coding, Method, NoRoute, RestError, Route, Upstream};
+use inflight_rest::{Call, Coding, RestError, Route, Upstream};
 use inflight_upstream::delivery::{CallContext, Place};
 use inflight_upstream::forward::{ForwardCall, ForwardStream};
 use inflight_upstream::trace::Trace;
@@ -28,22 +28,9 @@ use crate::stream::resumption::noted;
 
 /// Any call of the API.
 pub(crate) async fn call(State(state): State<Arc<AppState>>, request: Request) -> Response {
-    let method = match *request.method() {
-        http::Method::GET => Some(Method::Get),
-        http::Method::POST => Some(Method::Post),
-        _ => None,
-    };
-    let path = request.uri().path();
-    let route = match method {
-        Some(method) => Route::parse(method, path),
-        None => Route::parse(Method::Get, path).and(Err(NoRoute::WrongMethod(Method::Get))),
-    };
-    let route = match route {
+    let route = match Route::of(request.method(), request.uri().path()) {
         Ok(route) => route,
-        Err(NoRoute::NotFound) => {
-            return RestError::new(StatusCode::NOT_FOUND, "Not Found").response();
-        }
-        Err(NoRoute::WrongMethod(right)) => return wrong_method(right),
+        Err(none) => return none.response(),
     };
     if !state.serves_kserve && !matches!(route, Route::Live | Route::Ready) {
         let text = "This gateway does not serve KServe's API. Start it without `--kserve=false`, or ask a worker.";
@@ -106,14 +93,13 @@ async fn answer(state: &Arc<AppState>, route: Route, request: Request) -> Result
         None
     };
     let is_stream = matches!(route, Route::GenerateStream(_));
-    let first = state.first_token_timeout.filter(|_| is_stream);
     let context = CallContext {
         request_id: context
             .as_ref()
             .map_or_else(Arc::default, |it| Arc::clone(&it.id)),
         trace: trace.clone(),
         deadline: until,
-        first_output: first.and_then(|limit| Some((started.checked_add(limit)?, limit))),
+        first_output: is_stream.then(|| state.first_output(started)).flatten(),
         place,
         caller: client.as_ref().map(|client| client.caller()),
         named: None,
@@ -155,17 +141,6 @@ async fn expanded(
     // Most bodies become several times as large.
     let bytes = size.saturating_mul(8);
     state.admission.work(bytes, Work::Computes, work).await?
-}
-
-fn wrong_method(right: Method) -> Response {
-    let error = RestError::new(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
-    let mut response = error.response();
-    let allowed = match right {
-        Method::Get => HeaderValue::from_static("GET"),
-        Method::Post => HeaderValue::from_static("POST"),
-    };
-    response.headers_mut().insert(header::ALLOW, allowed);
-    response
 }
 
 /// The servers, with the gateway's threads for large bodies.

@@ -48,8 +48,10 @@ pub(super) async fn send(
         // No deadline: its handles end then, also when the answer has begun.
         ..CallContext::default()
     };
-    let first = state.first_token_timeout.filter(|_| prepared.is_in_parts());
-    let first = first.and_then(|limit| Some((context.started.checked_add(limit)?, limit)));
+    let is_in_parts = prepared.is_in_parts();
+    let first = is_in_parts
+        .then(|| state.first_output(context.started))
+        .flatten();
     let mut sending = Sending {
         state,
         prepared,

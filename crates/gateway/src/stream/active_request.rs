@@ -82,7 +82,7 @@ impl ActiveRequest {
     /// while the client has got nothing.
     pub(crate) fn restart(&mut self, dispatched: Dispatched, choices: Vec<Choice>) {
         let Dispatched { inbox, handles } = dispatched;
-        self.note_move(&handles);
+        self.note_move(&handles, self.retry);
         self.inbox = inbox;
         self.prompt_log_probs = vec![None; handles.count()];
         // Stops what the first worker may still be doing.
@@ -124,7 +124,7 @@ impl ActiveRequest {
             tokens = self.generated(),
             "request continues at another worker"
         );
-        self.note_move(&handles);
+        self.note_move(&handles, resumption.and_then(Resumption::reason));
         self.deltas.clear();
         self.retry = None;
         Former {
@@ -151,7 +151,7 @@ impl ActiveRequest {
             to = handles.worker(),
             "request stays at its worker: the other one has failed it"
         );
-        self.note_move(&handles);
+        self.note_move(&handles, self.retry);
         self.inbox = inbox;
         self.handles = handles;
         self.counted = counted;
@@ -159,14 +159,9 @@ impl ActiveRequest {
         true
     }
 
-    /// Notes which worker has it next, and what was wrong with the one that has it.
-    fn note_move(&self, next: &OpenHandles) {
-        let reason = self
-            .retry
-            .unwrap_or_else(|| match self.handles.connection() {
-                worker if worker.is_leaving() => RetryReason::Leaving,
-                _ => RetryReason::Silent,
-            });
+    /// Notes which worker has it next, and why the one that has it does not keep it.
+    fn note_move(&self, next: &OpenHandles, reason: Option<RetryReason>) {
+        let reason = reason.unwrap_or(RetryReason::Unavailable);
         let address = &next.connection().address;
         self.record.sent_to(address, Some(reason.label()));
     }

@@ -81,6 +81,11 @@ impl Resumption {
         }
     }
 
+    /// Why the request moved last; `None`: it has not.
+    pub(super) fn reason(&self) -> Option<RetryReason> {
+        self.survival.reason()
+    }
+
     /// How the request continued at other workers; `None`: it did not.
     pub(super) fn report(&self) -> Option<Report> {
         self.survival.report()
@@ -256,7 +261,7 @@ impl Mover for Moving<'_> {
     }
 
     fn server_stays(&self) -> bool {
-        !self.without.is_lost() && !self.without.is_leaving()
+        self.without.stays()
     }
 
     fn timed_out(&self) -> ApiError {

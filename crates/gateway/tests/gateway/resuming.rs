@@ -365,6 +365,8 @@ async fn a_worker_that_is_taken_out_hands_its_streams_over_unless_it_is_the_only
     let events = stream.rest().await;
     assert_eq!(text(&events, 0), "abc");
     assert!(counts(&gateway, "resumes_total{reason=\"leaving\"} 1").await);
+    let ended = gateway.get("/console/requests").await.json();
+    assert_eq!(ended["requests"][0]["workers"][1]["because"], "leaving");
 }
 
 #[tokio::test]
