@@ -77,11 +77,14 @@ def main() -> int:
     parser.add_argument("scenario", nargs="*", default=list(SCENARIOS), help=", ".join(SCENARIOS))
     parser.add_argument("--seed", type=int, default=1, help="what is random follows from it")
     parser.add_argument("--short", action="store_true", help="seconds for each scenario, as CI does")
+    parser.add_argument("--times", type=int, default=1, help="do the long form's rounds so many times")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.scenario if name not in SCENARIOS]
     if unknown:
         parser.error(f"unknown scenario `{unknown[0]}`; choose from {', '.join(SCENARIOS)}")
-    scale = Scale(arguments.seed, arguments.short)
+    if arguments.times < 1:
+        parser.error(f"--times {arguments.times} must be 1 or more")
+    scale = Scale(arguments.seed, arguments.short, arguments.times)
     done: dict[str, tuple[Report, float]] = {}
     for number, name in enumerate(arguments.scenario, 1):
         print(f"[{number}/{len(arguments.scenario)}] {name}", flush=True)

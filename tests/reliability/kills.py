@@ -10,8 +10,10 @@ import random
 import signal
 import threading
 import time
+from collections import Counter, defaultdict
 
 from reliability.bystander import PROMPTS, Lost, body, streamed, whole
+from reliability.pauses import pauses, report_pauses
 from reliability.report import Report, Scale
 from reliability.site import PACE, Site, expect_all_free, site, starter
 from support.metrics import total
@@ -62,17 +64,22 @@ class Load:
 def run(scale: Scale, report: Report) -> None:
     """Rounds of one signal each, to one of the two workers in turn."""
     signals = [signal.SIGKILL, signal.SIGTERM, signal.SIGSTOP]
-    rounds = signals * scale.of(1, 8)
+    rounds = signals * scale.rounds(1, 8)
     rng = random.Random(scale.seed)
     if not scale.is_short:
         rng.shuffle(rounds)
+    paused: defaultdict[str, Counter[float]] = defaultdict(Counter)
     with starter() as start, site(2) as made:
         with Load(made.address, report):
             for number, what in enumerate(rounds):
                 time.sleep(rng.uniform(0.1, 0.6))
                 report.attempt(f"{what.name} to a worker")
+                before = pauses(made.address)
                 strike(what, number % 2, made, start, report)
                 made.gateway.wait_until("both workers are up", lambda: made.workers_up() == 2)
+                paused[what.name] += pauses(made.address) - before
+        for name, counted in paused.items():
+            report_pauses(report, f"pauses after {name}", counted)
         moved = total(made.address, "inflight_gateway_resumes_total")
         report.measure("answers that continued at the other worker", f"{moved:.0f}")
         expect_all_free(report, made)

@@ -41,8 +41,8 @@ RELOAD_S = 120.0
 def run(scale: Scale, report: Report) -> None:
     """Reloads of one replica and the gateway, and of two replicas that stop first."""
     for replicas, order, gateways, rounds in (
-        (1, "start-first", "always", scale.of(2, 50)),
-        (2, "stop-first", "changed", scale.of(1, 25)),
+        (1, "start-first", "always", scale.rounds(2, 50)),
+        (2, "stop-first", "changed", scale.rounds(1, 25)),
     ):
         with TemporaryDirectory() as directory, starter() as start:
             path = Path(directory) / "topology.yaml"

@@ -17,10 +17,16 @@ class Scale:
 
     seed: int
     is_short: bool
+    #: The long form does its rounds so many times.
+    times: int = 1
 
     def of(self, short: int, long: int) -> int:
         """A number for the form that runs."""
         return short if self.is_short else long
+
+    def rounds(self, short: int, long: int) -> int:
+        """How often to do harm, in the form that runs."""
+        return short if self.is_short else long * self.times
 
 
 class Report:

@@ -7,17 +7,17 @@ Promised, while one worker lives: the client reads the bytes and the usage of an
 from __future__ import annotations
 
 import random
-import re
 import signal
 import threading
 import time
 from contextlib import suppress
 
+from reliability.pauses import pauses, report_pauses
 from reliability.questions import Addresses, asks
 from reliability.report import Report, Scale
 from reliability.site import Site, expect_all_free, starter
 from support.cutting import CuttingProxy
-from support.metrics import scrape, total
+from support.metrics import total
 from support.processes import InflightProcess, WaitedTooLong, wait_until
 from support.servers import MODEL_NAME, Start, wait_ready
 
@@ -102,7 +102,7 @@ def resumes(address: str) -> int:
 def run(scale: Scale, report: Report) -> None:
     """Cuts, kills and stops in turn, until enough answers were disturbed."""
     rng = random.Random(scale.seed)
-    wanted = scale.of(60, 10_000)
+    wanted = scale.rounds(60, 10_000)
     with starter() as start:
         workers = [worker(start) for _ in range(2)]
         gateway = start("gateway", *PORTS, f"--worker={workers[0].address('grpc')}")
@@ -161,15 +161,5 @@ def measure(made: Site, report: Report, seconds: float) -> None:
     report.attempt("disturbances of an answer", resumes(made.address))
     failed = total(made.address, "inflight_gateway_resumes_failed_total")
     report.expect("no answer ends with its worker", failed == 0, failed)
-    samples = scrape(made.address)
-    buckets = [
-        (float(bound), count)
-        for name, count in samples.items()
-        if (found := re.fullmatch(r'inflight_gateway_resume_pause_seconds_bucket\{le="([^"]+)"\}', name))
-        and (bound := found[1])
-    ]
-    count = max((count for _, count in buckets), default=0)
-    for share in (0.5, 0.99):
-        bound = next((bound for bound, below in sorted(buckets) if below >= share * count), 0.0)
-        report.measure(f"pause, p{share * 100:g}", f"at most {bound * 1000:g} ms")
+    report_pauses(report, "pauses", pauses(made.address))
     report.measure("seconds", f"{seconds:.0f}")
