@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from inflight.executors.tensorrt_llm import pytorch
+from inflight.executors.tensorrt_llm import pytorch_start
 from support import double
 from trtllm.harness import start_engines
 from trtllm.pytorch_setup import start, write_adapter
@@ -39,7 +39,7 @@ def executor(tmp_path: Path) -> Iterator[Any]:
 @pytest.fixture
 def pytorch_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     # Set first, so that monkeypatch removes what the adapter sets.
-    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setenv(pytorch_start.N_GREEDY, "1")
     # Relative, so that a case can name it.
     monkeypatch.chdir(tmp_path)
     write_adapter(Path("adapters"))
@@ -52,7 +52,7 @@ def pytorch_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
 @pytest.fixture
 def plain_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """With the sampler that 1.2 takes by itself."""
-    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setenv(pytorch_start.N_GREEDY, "1")
     with double.installed():
         made = start(tmp_path, sampler_type="TorchSampler")
         yield made
@@ -61,7 +61,7 @@ def plain_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 @pytest.fixture
 def beams_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setenv(pytorch_start.N_GREEDY, "1")
     with double.installed():
         made = start(tmp_path, max_beam_width=2)
         yield made

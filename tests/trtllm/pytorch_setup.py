@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from inflight.executors.tensorrt_llm import pytorch
+from inflight.executors.tensorrt_llm import pytorch_start
 from inflight.executors.tensorrt_llm.options import parse
 from support import double
 
@@ -57,4 +57,4 @@ def options_of_line() -> dict[str, Any]:
 
 def start(tmp_path: Path, **options: Any) -> Any:
     parsed = parse(options_of_line() | options, "pytorch", {})
-    return pytorch.create_pytorch(write_checkpoint(tmp_path / "model"), parsed, double.version())
+    return pytorch_start.create_pytorch(write_checkpoint(tmp_path / "model"), parsed, double.version())

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from inflight.executors.base import FinishReason, Request, StatusCode
-from inflight.executors.tensorrt_llm import engines, guide_check, pytorch
+from inflight.executors.tensorrt_llm import engines, guide_check, pytorch_start
 from inflight.executors.tensorrt_llm.convert import Refused
 from inflight.executors.tensorrt_llm.guide_requests import check_guide
 from support import double
@@ -142,7 +142,7 @@ def test_an_xgrammar_that_reads_the_older_form_gets_it() -> None:
 def test_llguidance_gets_the_types_that_it_reads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setenv(pytorch_start.N_GREEDY, "1")
     with double.installed():
         made = start(tmp_path, guided_decoding_backend="llguidance")
         made.enqueue([request_of({"tensors": guide_tensors(kind, GUIDES[kind])})])

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from inflight.executors.base import FinishReason, NamedTensor, OutputConfig, StatusCode
-from inflight.executors.tensorrt_llm import images, pytorch, pytorch_config
+from inflight.executors.tensorrt_llm import images, pytorch, pytorch_config, pytorch_start
 from inflight.executors.tensorrt_llm.convert import Refused
 from inflight.executors.tensorrt_llm.options import parse
 from support import double
@@ -32,10 +32,10 @@ def files(*data: bytes) -> NamedTensor:
 
 @pytest.fixture
 def seeing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setenv(pytorch_start.N_GREEDY, "1")
     with double.installed():
         model = write_checkpoint(tmp_path / "model", **SEEING)
-        made = pytorch.create_pytorch(
+        made = pytorch_start.create_pytorch(
             model, parse({"disable_overlap_scheduler": True}, "pytorch", {}), double.version()
         )
         yield made
@@ -245,10 +245,10 @@ def test_only_a_checkpoint_that_sees_takes_images(
     can: bool,
     skips_tokenizer: bool,
 ) -> None:
-    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setenv(pytorch_start.N_GREEDY, "1")
     model = write_checkpoint(tmp_path / "model", **config)
     with double.installed():
-        made = pytorch.create_pytorch(model, parse({}, "pytorch", {}), double.version())
+        made = pytorch_start.create_pytorch(model, parse({}, "pytorch", {}), double.version())
         assert ("images" in made.info().capabilities) is can
         assert double.ENGINES[-1].values["skip_tokenizer_init"] is skips_tokenizer
         made.shutdown()
@@ -257,11 +257,11 @@ def test_only_a_checkpoint_that_sees_takes_images(
 def test_without_pillow_there_are_no_images(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setenv(pytorch_start.N_GREEDY, "1")
     monkeypatch.setattr(images, "are_decodable", lambda: False)
     model = write_checkpoint(tmp_path / "model", **SEEING)
     with double.installed():
-        made = pytorch.create_pytorch(model, parse(options_of_line(), "pytorch", {}), double.version())
+        made = pytorch_start.create_pytorch(model, parse(options_of_line(), "pytorch", {}), double.version())
         assert "images" not in made.info().capabilities
         made.shutdown()
     assert "Pillow is not installed: `images` is off" in caplog.text

@@ -9,7 +9,7 @@ import pytest
 
 from inflight.executors.tensorrt_llm import disaggregation, document, fields, promises, pytorch_config
 from inflight.executors.tensorrt_llm.convert import Refused, context_phase, pack_context_phase
-from inflight.executors.tensorrt_llm.pytorch import _import
+from inflight.executors.tensorrt_llm.pytorch_start import import_classes
 from inflight.executors.tensorrt_llm.verify import parameters, verify
 from support import double
 from trtllm.harness import passed
@@ -23,7 +23,7 @@ def phase(blob: bytes) -> dict[str, Any]:
 
 def test_what_1_3_removed_is_known(line: str) -> None:
     with double.installed():
-        find, _, _ = _import(line)
+        find, _, _ = import_classes(line)
         arguments = parameters(find("TorchLlmArgs"))
         assert arguments is not None
         missing = {
@@ -42,7 +42,7 @@ def test_what_1_3_removed_is_known(line: str) -> None:
 
 def test_every_request_can_be_made(line: str) -> None:
     with double.installed():
-        find, _, _ = _import(line)
+        find, _, _ = import_classes(line)
         off = verify("pytorch", line, find).off
     # Engines have all of them.
     assert set(off) == ({"priority"} if line == "1.2.1" else set())
@@ -51,7 +51,7 @@ def test_every_request_can_be_made(line: str) -> None:
 
 def test_the_documentation_names_what_only_1_3_has(line: str) -> None:
     with double.installed():
-        find, _, _ = _import(line)
+        find, _, _ = import_classes(line)
         missing = {
             (target.owner, target.keyword)
             for field in fields.FIELDS
@@ -63,7 +63,7 @@ def test_the_documentation_names_what_only_1_3_has(line: str) -> None:
 
 def test_where_the_cache_is_travels_with_a_context_phase(line: str) -> None:
     with double.installed():
-        find, _, _ = _import(line)
+        find, _, _ = import_classes(line)
         made = find("DisaggregatedParams")(request_type="context_only", ctx_request_id=7)
         if line == "1.2.1":
             assert disaggregation.further_fields(made) == {}

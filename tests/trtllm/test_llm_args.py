@@ -13,7 +13,7 @@ from engine.checkpoints import checkpoint_of
 from engine.shell import Shell
 from inflight.build.arguments_file import read_values
 from inflight.errors import UserMistake
-from inflight.executors.tensorrt_llm import pytorch
+from inflight.executors.tensorrt_llm import pytorch_start
 from inflight.executors.tensorrt_llm.options import parse
 from inflight.executors.tensorrt_llm.pytorch_config import llm_arguments
 from inflight.model.llm_args import merge, read_arguments
@@ -53,7 +53,7 @@ def file(tmp_path: Path) -> Any:
 def test_a_worker_passes_every_argument_and_its_options_win(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, file: Any
 ) -> None:
-    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setenv(pytorch_start.N_GREEDY, "1")
     model = write_checkpoint(tmp_path / "model")
     written = {"max_batch_size": 16, "kv_cache_config": {"dtype": "fp8", "free_gpu_memory_fraction": 0.9}}
     (model / "llm_args.json").write_text(json.dumps(written))
@@ -112,7 +112,7 @@ def test_a_drafter_replaces_another_as_a_whole(tmp_path: Path, file: Any) -> Non
 def test_what_cannot_be_is_refused_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: Any, text: str, what: str, remedy: str
 ) -> None:
-    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setenv(pytorch_start.N_GREEDY, "1")
     with double.installed(), pytest.raises(UserMistake) as raised:
         start(tmp_path, llm_args=file(text), sampler_type="TorchSampler")
     assert what in raised.value.what

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from inflight.executors.base import OutputConfig, SamplingConfig, StatusCode
-from inflight.executors.tensorrt_llm import pytorch, pytorch_requests
+from inflight.executors.tensorrt_llm import pytorch_requests, pytorch_start
 from inflight.executors.tensorrt_llm.pytorch_results import Progress
 from inflight.executors.tensorrt_llm.results import Active, Unusable
 from support import double
@@ -23,7 +23,7 @@ BOTH_LINES = True
 @pytest.fixture(autouse=True)
 def greedy(monkeypatch: pytest.MonkeyPatch) -> None:
     # Set first, so that monkeypatch removes what the adapter sets.
-    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setenv(pytorch_start.N_GREEDY, "1")
 
 
 def log_probability(logit: float) -> float:

@@ -13,7 +13,7 @@ import pytest
 
 from inflight.errors import UserMistake
 from inflight.executors.base import FinishReason, OutputConfig, Request, SamplingConfig, StatusCode
-from inflight.executors.tensorrt_llm import pytorch
+from inflight.executors.tensorrt_llm import pytorch, pytorch_start
 from inflight.executors.tensorrt_llm.health import EngineFailed
 from support import double
 from trtllm.harness import (
@@ -134,7 +134,7 @@ def test_log_probabilities_of_beams_are_refused(beams_executor: Any) -> None:
 
 
 def test_tokens_that_the_cache_had_are_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setenv(pytorch_start.N_GREEDY, "1")
     with double.installed():
         made = start(tmp_path, enable_kv_cache_reuse=True)
         made.enqueue([Request(client_id=1, input_token_ids=[10], max_tokens=3)])
@@ -150,7 +150,7 @@ def test_tokens_that_the_cache_had_are_reported_once(tmp_path: Path, monkeypatch
 def test_logits_that_lack_a_part_of_the_prompt_are_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: dict[str, Any]
 ) -> None:
-    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setenv(pytorch_start.N_GREEDY, "1")
     with double.installed():
         made = start(tmp_path, enable_kv_cache_reuse=True)
         made.enqueue([request_of({"output_config": OutputConfig(**wanted)})])
@@ -212,7 +212,7 @@ def test_all_sequences_of_a_request_end_with_it(pytorch_executor: Any) -> None:
 def test_a_context_only_request_is_refused_under_the_overlap_scheduler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setenv(pytorch_start.N_GREEDY, "1")
     with double.installed():
         made = start(tmp_path, disable_overlap_scheduler=False)
         made.enqueue([request_of({"tensors": [passed("request_type", "BYTES", (1,), "context_only")]})])
@@ -307,7 +307,7 @@ def test_statistics_that_fail_end_nothing(
 
 
 def test_the_end_does_not_wait_for_what_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setenv(pytorch_start.N_GREEDY, "1")
     with double.installed():
         made = start(tmp_path)
         made.enqueue([Request(client_id=1, input_token_ids=[double.SILENCE], max_tokens=1)])
@@ -318,7 +318,7 @@ def test_the_end_does_not_wait_for_what_runs(tmp_path: Path, monkeypatch: pytest
 def test_the_end_of_an_llm_that_hangs_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setenv(pytorch_start.N_GREEDY, "1")
     monkeypatch.setattr(pytorch, "_SHUTDOWN_TIMEOUT_S", 0.2)
     never = threading.Event()
     with double.installed():
@@ -331,7 +331,7 @@ def test_the_end_of_an_llm_that_hangs_is_bounded(
 
 
 def test_capabilities_follow_the_sampler(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setenv(pytorch_start.N_GREEDY, "1")
     with double.installed():
         made = start(tmp_path, sampler_type="TorchSampler")
         capabilities = made.info().capabilities
@@ -344,7 +344,7 @@ def test_capabilities_follow_the_sampler(line: str, tmp_path: Path, monkeypatch:
 
 
 def test_what_build_wrote_is_used_and_options_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setenv(pytorch_start.N_GREEDY, "1")
     written = {"max_batch_size": 16, "max_seq_len": 64, "kv_cache_config": {"dtype": "fp8"}}
     (write_checkpoint(tmp_path / "model") / "llm_args.json").write_text(json.dumps(written))
     with double.installed():
@@ -387,7 +387,7 @@ def test_adapters_are_in_the_configuration_and_in_the_capabilities(pytorch_execu
 def test_cuda_graphs_are_off_as_made_or_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], expected: Any
 ) -> None:
-    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setenv(pytorch_start.N_GREEDY, "1")
     with double.installed():
         start(tmp_path, **options).shutdown()
     assert double.ENGINES[-1].dump().get("cuda_graph_config", "absent") == expected
@@ -435,7 +435,7 @@ def test_an_adapter_that_comes_later_is_found(pytorch_executor: Any) -> None:
 def test_a_needed_name_that_is_missing_is_a_refusal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str, words: str
 ) -> None:
-    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setenv(pytorch_start.N_GREEDY, "1")
     with double.installed({missing}), pytest.raises(UserMistake) as raised:
         start(tmp_path)
     assert words in raised.value.what

@@ -12,7 +12,7 @@ import pytest
 
 from inflight.errors import UserMistake
 from inflight.executors.base import Request, SamplingConfig, StatusCode
-from inflight.executors.tensorrt_llm import pytorch, pytorch_config
+from inflight.executors.tensorrt_llm import pytorch_config, pytorch_start
 from inflight.executors.tensorrt_llm.adapters import WEIGHTS
 from inflight.executors.tensorrt_llm.health import EngineFailed
 from inflight.executors.tensorrt_llm.options import parse
@@ -31,12 +31,14 @@ MROPE = {"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}}
 @pytest.fixture(autouse=True)
 def greedy(monkeypatch: pytest.MonkeyPatch) -> None:
     # Set first, so that monkeypatch removes what the adapter sets.
-    monkeypatch.setenv(pytorch.N_GREEDY, "1")
+    monkeypatch.setenv(pytorch_start.N_GREEDY, "1")
 
 
 def start_seeing(tmp_path: Path, config: dict[str, Any], **options: Any) -> Any:
     model = write_checkpoint(tmp_path / "model", **SEEING, **config)
-    return pytorch.create_pytorch(model, parse(options_of_line() | options, "pytorch", {}), double.version())
+    return pytorch_start.create_pytorch(
+        model, parse(options_of_line() | options, "pytorch", {}), double.version()
+    )
 
 
 #: A request that runs until it is cancelled, and one with an image.
@@ -193,7 +195,7 @@ def test_a_length_that_was_lowered_is_announced_or_said_once(
         if line != "1.2.1":
             assert made.info().max_seq_len == 32
             made.shutdown()
-            assert "`max_seq_len` is 32, not 128" in caplog.text
+            assert "reduced `max_seq_len` to 32 (from 128)" in caplog.text
             return
         for client_id in (1, 2):
             made.enqueue([Request(client_id=client_id, input_token_ids=[10] * 30, max_tokens=9)])

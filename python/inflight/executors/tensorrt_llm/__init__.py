@@ -107,6 +107,6 @@ def _create(model_dir: Path, device: str, options: dict[str, Any]) -> Executor:
         from inflight.executors.tensorrt_llm.engines import create_engines
 
         return create_engines(model_dir, parsed, version)
-    from inflight.executors.tensorrt_llm.pytorch import create_pytorch
+    from inflight.executors.tensorrt_llm.pytorch_start import create_pytorch
 
     return create_pytorch(model_dir, parsed, version)
