@@ -1,5 +1,5 @@
 //! Requests that are written in the form in which they travel. Owns that such a request says the same as one that a
-//! [`RequestBuilder`](crate::tensor::RequestBuilder) makes; which tensors there are is its caller's to say.
+//! [`RequestBuilder`](crate::tensor::RequestBuilder) makes; which tensors there are its caller decides.
 //!
 //! A `ModelInferRequest` of about twenty tensors takes three allocations for each of them, and a second pass to
 //! encode it; a gateway would make one for every prompt.

@@ -1,6 +1,7 @@
 //! The wire between gateway and worker: KServe v2 messages, tensor codec, step batching, connections.
 //!
-//! Deliberately knows nothing of OpenAI, of text, or of executors.
+//! Deliberately knows nothing of OpenAI, of text, or of executors. The messages are in `generated/`, made of `proto/` by
+//! `tests/generated.rs`, so that nobody who builds this compiles a compiler.
 //!
 //! ```
 //! use inflight_kserve::tensor::{RequestBuilder, Tensors};
@@ -21,27 +22,27 @@
 /// Messages and services of the KServe v2 protocol with Triton's extensions.
 #[allow(clippy::all, missing_docs, unreachable_pub, clippy::unwrap_used)]
 pub mod inference {
-    tonic::include_proto!("inference");
+    include!("../generated/inference.rs");
 }
 
 /// The read-only service by which a gateway learns a worker's model.
 #[allow(clippy::all, missing_docs, unreachable_pub, clippy::unwrap_used)]
 pub mod assets {
-    tonic::include_proto!("inflight.v1");
+    include!("../generated/assets.rs");
 }
 
 /// The read-only service by which a gateway learns what a worker's KV cache holds, and how loaded the worker is.
 #[allow(clippy::all, missing_docs, unreachable_pub, clippy::unwrap_used)]
 pub mod cache_state {
-    include!(concat!(env!("OUT_DIR"), "/cache_state/inflight.v1.rs"));
+    include!("../generated/cache_state.rs");
 }
 
 /// The files that describe the services, encoded, for a server's reflection service and for code that writes the
 /// messages in another form: KServe's, then ours.
 pub const FILE_DESCRIPTORS: [&[u8]; 3] = [
-    include_bytes!(concat!(env!("OUT_DIR"), "/kserve.bin")),
-    include_bytes!(concat!(env!("OUT_DIR"), "/assets.bin")),
-    include_bytes!(concat!(env!("OUT_DIR"), "/cache_state.bin")),
+    include_bytes!("../generated/inference.bin"),
+    include_bytes!("../generated/assets.bin"),
+    include_bytes!("../generated/cache_state.bin"),
 ];
 
 pub mod capability;
