@@ -1,6 +1,7 @@
 //! The content blocks of a message. Owns their shapes, and which role may send which; how they become messages
 //! of a chat is `conversation`'s.
 
+use inflight_openai::bounds::MAX_PARTS;
 use inflight_openai::chat::{Image, Role};
 use inflight_openai::reader::{self, Fields};
 use inflight_openai::{ApiError, IgnoredFields};
@@ -8,9 +9,6 @@ use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
 use crate::fields;
-
-/// Blocks of one message, or of one tool's result.
-const MAX_BLOCKS: usize = 4_096;
 
 /// A block that this API's models can read.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,7 +42,7 @@ pub(crate) fn read_content(
     match raw.get().as_bytes().first() {
         Some(b'"') => text(param, raw).map(|text| vec![Block::Text(text)]),
         Some(b'[') => {
-            let blocks = reader::list(param, raw, MAX_BLOCKS)?;
+            let blocks = reader::list(param, raw, MAX_PARTS)?;
             let blocks = blocks.into_iter().enumerate();
             let read = blocks
                 .map(|(index, raw)| read_block(&format!("{param}[{index}]"), raw, role, ignored));

@@ -2,6 +2,7 @@
 //! results are separate messages there. Turns of the same role become one, as Anthropic combines them, for
 //! many chat templates insist on roles that alternate.
 
+use inflight_openai::bounds::{MAX_MESSAGES, MAX_TOOL_CALLS};
 use inflight_openai::chat::{Function, Message, Role, ToolCall};
 use inflight_openai::reader::{self, Fields};
 use inflight_openai::{ApiError, IgnoredFields};
@@ -10,10 +11,6 @@ use serde_json::value::RawValue;
 
 use crate::block::{self, Block};
 use crate::fields;
-
-/// A conversation longer than this has no model that reads it.
-const MAX_MESSAGES: usize = 16_384;
-const MAX_TOOL_CALLS: usize = 128;
 
 /// The messages of a chat, as turns are added.
 #[derive(Debug, Default)]

@@ -1,6 +1,7 @@
 //! The request: parsed, checked, and translated into a chat request, so that everything behind it is the same
 //! for both APIs. Owns the fields' ranges, which are Anthropic's.
 
+use inflight_openai::bounds::{MAX_MAX_TOKENS, MAX_MODEL_BYTES, MAX_STOP_BYTES, MAX_STOPS, TOP_P};
 use inflight_openai::chat::{ChatRequest, Reasoning, TemplateOptions};
 use inflight_openai::reader::{self, Fields};
 use inflight_openai::{ApiError, Extensions, Generation, Guide, IgnoredFields, Parsed, Sampling};
@@ -11,12 +12,6 @@ use crate::error::no_threads;
 use crate::fields;
 use crate::tools;
 
-/// As for `/v1/chat/completions`: each costs the matcher a little.
-const MAX_STOPS: usize = 16;
-const MAX_STOP_BYTES: usize = 1024;
-const MAX_MODEL_BYTES: usize = 256;
-/// Above every real context; larger is a mistake, not a wish.
-const MAX_MAX_TOKENS: u32 = i32::MAX as u32;
 /// Anthropic's least budget for thinking.
 const MIN_BUDGET: u32 = 1024;
 
@@ -116,7 +111,7 @@ fn take_model(fields: &mut Fields<'_>) -> Result<String, ApiError> {
 }
 
 fn take_sampling(fields: &mut Fields<'_>) -> Result<Sampling, ApiError> {
-    let top_p = fields.decimal("top_p", 0.0..=1.0)?;
+    let top_p = fields.decimal("top_p", TOP_P)?;
     if top_p == Some(0.0) {
         return Err(ApiError::invalid_request(
             "top_p",

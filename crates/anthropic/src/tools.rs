@@ -1,6 +1,7 @@
 //! The tools of a request and how they may be called. Owns their shapes, which are Anthropic's; what a tool's
 //! name and schema may be is the chat request's.
 
+use inflight_openai::bounds::{MAX_SCHEMA_BYTES, MAX_TOOLS, MAX_TOOLS_BYTES};
 use inflight_openai::chat::{FunctionTool, ToolChoice, Tools};
 use inflight_openai::reader::{self, Fields};
 use inflight_openai::{ApiError, IgnoredFields};
@@ -8,12 +9,6 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::fields;
-
-/// As for `/v1/chat/completions`.
-const MAX_TOOLS: usize = 512;
-/// Bytes of one tool's schema, and of all tools together.
-const MAX_SCHEMA_BYTES: usize = 64 * 1024;
-const MAX_TOOLS_BYTES: usize = 1 << 20;
 
 /// How the tools may be called.
 enum Asked {

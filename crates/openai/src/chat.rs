@@ -19,17 +19,13 @@ pub use tools::{
 pub(crate) use tools::{Form, NAMESPACE_END, in_namespace};
 
 use crate::Parsed;
+use crate::bounds::{MAX_MESSAGES, MAX_TOP_LOGPROBS};
 use crate::error::{ApiError, code};
 use crate::extensions::Extensions;
 use crate::fields::Endpoint;
 use crate::generation::Generation;
 use crate::ignored::IgnoredFields;
 use crate::reader::Fields;
-
-/// A conversation longer than this has no model that reads it.
-const MAX_MESSAGES: usize = 16_384;
-/// OpenAI's limit.
-const MAX_TOP_LOGPROBS: u32 = 20;
 
 /// A valid chat request.
 #[derive(Clone, Debug, PartialEq)]

@@ -7,6 +7,7 @@ pub use prompt::Prompt;
 pub(crate) use prompt::read_prompts;
 
 use crate::Parsed;
+use crate::bounds::MAX_TOP_LOGPROBS;
 use crate::error::{ApiError, code};
 use crate::extensions::Extensions;
 use crate::fields::Endpoint;
@@ -14,8 +15,6 @@ use crate::generation::Generation;
 use crate::ignored::IgnoredFields;
 use crate::reader::Fields;
 
-/// OpenAI allows 5 here and 20 for chat; evaluation tools ask for more than 5.
-const MAX_LOGPROBS: u32 = 20;
 /// Prompts × n of one request.
 const MAX_CHOICES: usize = 2_048;
 
@@ -52,7 +51,7 @@ pub fn parse(body: &[u8]) -> Result<Parsed<CompletionRequest>, ApiError> {
         .with_code(code::ARRAY_ABOVE));
     }
     let echo = fields.boolean("echo")?.unwrap_or(false);
-    let logprobs = fields.count("logprobs", 0..=MAX_LOGPROBS)?;
+    let logprobs = fields.count("logprobs", 0..=MAX_TOP_LOGPROBS)?;
     generation.take_extensions(&mut fields, Endpoint::Completions, &mut ignored)?;
     Extensions::check_logprobs(generation.extensions.as_deref(), logprobs.is_some())?;
     let request = CompletionRequest {

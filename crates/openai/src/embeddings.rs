@@ -7,15 +7,13 @@ use schemars::JsonSchema;
 use serde::{Serialize, Serializer};
 
 use crate::Parsed;
+use crate::bounds::MAX_DIMENSIONS;
 use crate::completions::{Prompt, read_prompts};
 use crate::error::ApiError;
 use crate::fields::Endpoint;
 use crate::generation::take_model;
 use crate::ignored::IgnoredFields;
 use crate::reader::Fields;
-
-/// More than any model's; the answer is compared with it, and no memory depends on it.
-const MAX_DIMENSIONS: u32 = 1 << 20;
 
 /// How a prompt's hidden states become one vector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,9 +1,10 @@
 //! The fields that few requests have: what other servers offer beyond OpenAI's fields, and structured output.
 //! Owns their ranges and their parsing. A request without any of them pays one comparison.
 
+use crate::bounds::{self, MAX_N, MAX_PRIORITY, MAX_TOKEN_ID, MAX_TOP_LOGPROBS};
 use crate::error::ApiError;
 use crate::fields::Endpoint;
-use crate::generation::{MAX_N, MAX_TOKEN_ID, token_id};
+use crate::generation::token_id;
 use crate::guide::{self, Guide};
 use crate::ignored::IgnoredFields;
 use crate::reader::{Fields, shortened, too_many};
@@ -14,10 +15,6 @@ const MAX_ALLOWED_TOKEN_IDS: usize = 65_536;
 /// What executors report of one token.
 const MAX_LOGPROB_TOKEN_IDS: usize = 100;
 const MAX_CACHE_SALT_BYTES: usize = 1024;
-/// OpenAI's limit on alternatives.
-const MAX_PROMPT_LOGPROBS: u32 = 20;
-/// Steps on either side of the usual priority: a worker has a hundred levels.
-const MAX_PRIORITY: i64 = 49;
 
 /// What a request asks for beyond the usual fields.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -169,7 +166,7 @@ fn take_beams(fields: &mut Fields<'_>, n: u32) -> Result<Option<BeamSearch>, Api
         ));
     }
     let best_of = fields.count("best_of", 1..=MAX_N)?;
-    let length_penalty = fields.decimal("length_penalty", -10.0..=10.0)?;
+    let length_penalty = fields.decimal("length_penalty", bounds::LENGTH_PENALTY)?;
     let early_stopping = fields.boolean("early_stopping")?;
     if !searches {
         return without_beams(n, best_of, length_penalty, early_stopping);
@@ -302,7 +299,7 @@ fn take_cache_salt(fields: &mut Fields<'_>) -> Result<Option<String>, ApiError> 
 /// An answer in events cannot contain them, in vLLM either.
 fn take_prompt_logprobs(fields: &mut Fields<'_>, stream: bool) -> Result<Option<u32>, ApiError> {
     let name = "prompt_logprobs";
-    let count = fields.count(name, 0..=MAX_PROMPT_LOGPROBS)?;
+    let count = fields.count(name, 0..=MAX_TOP_LOGPROBS)?;
     if count.is_some() && stream {
         return Err(ApiError::invalid_request(
             name,

@@ -5,23 +5,15 @@
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
+use crate::bounds::{
+    self, MAX_MAX_TOKENS, MAX_MODEL_BYTES, MAX_N, MAX_STOP_BYTES, MAX_STOP_TOKEN_IDS, MAX_STOPS,
+    MAX_TOKEN_ID,
+};
 use crate::error::{ApiError, code};
 use crate::extensions::Extensions;
 use crate::fields::Endpoint;
 use crate::ignored::IgnoredFields;
 use crate::reader::{self, Fields, too_many, wrong_type};
-
-/// OpenAI's limit on choices.
-pub(crate) const MAX_N: u32 = 128;
-/// OpenAI allows 4; open servers have no limit and agents send more. Each costs the matcher a little.
-const MAX_STOPS: usize = 16;
-const MAX_STOP_BYTES: usize = 1024;
-const MAX_STOP_TOKEN_IDS: usize = 128;
-const MAX_MODEL_BYTES: usize = 256;
-/// Token ids are INT32 on the wire.
-pub(crate) const MAX_TOKEN_ID: u32 = i32::MAX as u32;
-/// Above every real context; larger is a mistake, not a wish.
-const MAX_MAX_TOKENS: u32 = i32::MAX as u32;
 
 /// How to generate and how to answer.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -119,7 +111,7 @@ impl Generation {
 
 impl Sampling {
     fn take(fields: &mut Fields<'_>, max_tokens: Option<u32>) -> Result<Self, ApiError> {
-        let top_p = fields.decimal("top_p", 0.0..=1.0)?;
+        let top_p = fields.decimal("top_p", bounds::TOP_P)?;
         if top_p == Some(0.0) {
             return Err(ApiError::invalid_request(
                 "top_p",
@@ -150,15 +142,15 @@ impl Sampling {
             ));
         }
         Ok(Self {
-            temperature: fields.decimal("temperature", 0.0..=2.0)?,
+            temperature: fields.decimal("temperature", bounds::TEMPERATURE)?,
             top_p,
             top_k: fields
                 .integer("top_k", -1..=i64::from(i32::MAX))?
                 .map(|value| u32::try_from(value).unwrap_or(0)),
-            min_p: fields.decimal("min_p", 0.0..=1.0)?,
+            min_p: fields.decimal("min_p", bounds::MIN_P)?,
             repetition_penalty,
-            presence_penalty: fields.decimal("presence_penalty", -2.0..=2.0)?,
-            frequency_penalty: fields.decimal("frequency_penalty", -2.0..=2.0)?,
+            presence_penalty: fields.decimal("presence_penalty", bounds::PENALTY)?,
+            frequency_penalty: fields.decimal("frequency_penalty", bounds::PENALTY)?,
             seed: fields.integer("seed", i64::MIN..=i64::MAX)?,
             logit_bias: take_logit_bias(fields)?,
             min_tokens,

@@ -17,6 +17,7 @@
 //! # Ok::<(), inflight_openai::ApiError>(())
 //! ```
 
+pub mod bounds;
 pub mod chat;
 pub mod chunk;
 pub mod completions;

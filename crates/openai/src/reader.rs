@@ -260,7 +260,7 @@ impl<'a> Fields<'a> {
     pub fn decimal(
         &mut self,
         name: &str,
-        range: RangeInclusive<f32>,
+        range: RangeInclusive<f64>,
     ) -> Result<Option<f32>, ApiError> {
         let Some(raw) = self.take(name) else {
             return Ok(None);
@@ -424,11 +424,11 @@ fn any_number(raw: &RawValue) -> Option<f64> {
 }
 
 /// Reads a number in `range`.
-pub fn decimal(param: &str, raw: &RawValue, range: RangeInclusive<f32>) -> Result<f32, ApiError> {
+pub fn decimal(param: &str, raw: &RawValue, range: RangeInclusive<f64>) -> Result<f32, ApiError> {
     let text = raw.get();
     let value = any_number(raw).ok_or_else(|| wrong_type(param, "a number", raw))?;
     let (low, high) = (*range.start(), *range.end());
-    if value < f64::from(low) {
+    if value < low {
         Err(out_of_range(
             param,
             shortened(text),
@@ -436,7 +436,7 @@ pub fn decimal(param: &str, raw: &RawValue, range: RangeInclusive<f32>) -> Resul
             high,
             code::DECIMAL_BELOW,
         ))
-    } else if value > f64::from(high) {
+    } else if value > high {
         Err(out_of_range(
             param,
             shortened(text),

@@ -9,13 +9,12 @@ use serde_json::{Value, json};
 
 use super::CUSTOM_INPUT;
 use super::image::{self, Image, Part};
+use crate::bounds::{MAX_PARTS, MAX_TOOL_CALLS};
 use crate::error::{ApiError, code};
 use crate::fields::Endpoint;
 use crate::ignored::IgnoredFields;
 use crate::reader::{self, Fields, wrong_type};
 
-const MAX_PARTS: usize = 4_096;
-const MAX_TOOL_CALLS: usize = 128;
 /// Of a role that only a model's chat template knows.
 const MAX_ROLE_BYTES: usize = 64;
 

@@ -8,17 +8,13 @@ use serde_json::{Map, Value, json};
 
 pub use self::custom::{CUSTOM_INPUT, GrammarSyntax, InputFormat, InputGrammar};
 
+use crate::bounds::{MAX_SCHEMA_BYTES, MAX_TOOLS, MAX_TOOLS_BYTES};
 use crate::error::{ApiError, code};
 use crate::ignored::IgnoredFields;
 use crate::reader::{self, Fields};
 
-/// OpenAI allows 128; agents with many tool servers send more.
-const MAX_TOOLS: usize = 512;
 /// OpenAI allows 64; Anthropic, whose requests end up here too, 128.
 const MAX_NAME_BYTES: usize = 128;
-/// Bytes of the parameters' schema of one tool, and of all descriptions and schemas together.
-const MAX_SCHEMA_BYTES: usize = 64 * 1024;
-const MAX_TOOLS_BYTES: usize = 1 << 20;
 /// Levels of a schema: half of what a template is given.
 const MAX_SCHEMA_DEPTH: usize = 64;
 

@@ -6,8 +6,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::bounds::MAX_TOKEN_ID;
 use crate::error::{ApiError, code};
-use crate::generation::MAX_TOKEN_ID;
 use crate::reader::{too_many, wrong_type};
 
 /// OpenAI's limit on prompts of one request.

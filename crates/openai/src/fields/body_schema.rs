@@ -1,9 +1,12 @@
 //! The request bodies as JSON schemas: the table's rows, and what type of value each supported field has. Owns the
 //! types; a test holds them to what the parsers accept. Whatever else a value must be, its parser says.
 
+use std::ops::RangeInclusive;
+
 use serde_json::{Map, Value, json};
 
 use super::{Endpoint, Field, Treatment, rows};
+use crate::bounds;
 
 /// A body that has a schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,35 +19,38 @@ pub enum RequestBody {
     Detokenize,
 }
 
+const MAX_TOKENS: i64 = bounds::MAX_MAX_TOKENS as i64;
+const MAX_N: i64 = bounds::MAX_N as i64;
+const MAX_TOP_LOGPROBS: i64 = bounds::MAX_TOP_LOGPROBS as i64;
 /// Numbers, by name, with their least and greatest values.
 const INTEGERS: &[(&str, i64, i64)] = &[
-    ("max_tokens", 0, i32::MAX as i64),
-    ("max_completion_tokens", 1, i32::MAX as i64),
-    ("max_output_tokens", 1, i32::MAX as i64),
-    ("max_tool_calls", 1, i32::MAX as i64),
-    ("n", 1, 128),
+    ("max_tokens", 0, MAX_TOKENS),
+    ("max_completion_tokens", 1, MAX_TOKENS),
+    ("max_output_tokens", 1, MAX_TOKENS),
+    ("max_tool_calls", 1, MAX_TOKENS),
+    ("n", 1, MAX_N),
     ("seed", i64::MIN, i64::MAX),
-    ("top_k", -1, i32::MAX as i64),
-    ("top_logprobs", 0, 20),
-    ("best_of", 1, 128),
-    ("min_tokens", 0, i32::MAX as i64),
-    ("no_repeat_ngram_size", 0, i32::MAX as i64),
-    ("num_beams", 1, 128),
-    ("beam_width", 1, 128),
-    ("priority", -49, 49),
-    ("truncate_prompt_tokens", -1, i32::MAX as i64),
-    ("prompt_logprobs", 0, 20),
-    ("thinking_token_budget", 0, i32::MAX as i64),
-    ("dimensions", 1, 1 << 20),
+    ("top_k", -1, MAX_TOKENS),
+    ("top_logprobs", 0, MAX_TOP_LOGPROBS),
+    ("best_of", 1, MAX_N),
+    ("min_tokens", 0, MAX_TOKENS),
+    ("no_repeat_ngram_size", 0, MAX_TOKENS),
+    ("num_beams", 1, MAX_N),
+    ("beam_width", 1, MAX_N),
+    ("priority", -bounds::MAX_PRIORITY, bounds::MAX_PRIORITY),
+    ("truncate_prompt_tokens", -1, MAX_TOKENS),
+    ("prompt_logprobs", 0, MAX_TOP_LOGPROBS),
+    ("thinking_token_budget", 0, MAX_TOKENS),
+    ("dimensions", 1, bounds::MAX_DIMENSIONS as i64),
 ];
-const NUMBERS: &[(&str, f64, f64)] = &[
-    ("temperature", 0.0, 2.0),
-    ("top_p", 0.0, 1.0),
-    ("min_p", 0.0, 1.0),
-    ("presence_penalty", -2.0, 2.0),
-    ("frequency_penalty", -2.0, 2.0),
-    ("repetition_penalty", 0.001, 10.0),
-    ("length_penalty", -10.0, 10.0),
+const NUMBERS: &[(&str, RangeInclusive<f64>)] = &[
+    ("temperature", bounds::TEMPERATURE),
+    ("top_p", bounds::TOP_P),
+    ("min_p", bounds::MIN_P),
+    ("presence_penalty", bounds::PENALTY),
+    ("frequency_penalty", bounds::PENALTY),
+    ("repetition_penalty", bounds::REPETITION_PENALTY),
+    ("length_penalty", bounds::LENGTH_PENALTY),
 ];
 /// Names of each plain type, separated by spaces.
 const BOOLEANS: &str = "stream echo ignore_eos skip_special_tokens add_special_tokens use_beam_search \
@@ -74,12 +80,13 @@ fn value(endpoint: Endpoint, name: &str) -> Option<Value> {
     if let Some((_, low, high)) = INTEGERS.iter().find(|row| row.0 == name) {
         return Some(json!({"type": "integer", "minimum": low, "maximum": high}));
     }
-    if let Some((_, low, high)) = NUMBERS.iter().find(|row| row.0 == name) {
+    if let Some((_, range)) = NUMBERS.iter().find(|row| row.0 == name) {
+        let (low, high) = (range.start(), range.end());
         return Some(json!({"type": "number", "minimum": low, "maximum": high}));
     }
     Some(match (name, endpoint) {
         ("logprobs", Endpoint::Completions) => {
-            json!({"type": "integer", "minimum": 0, "maximum": 20})
+            json!({"type": "integer", "minimum": 0, "maximum": MAX_TOP_LOGPROBS})
         }
         ("logprobs", _) => json!({"type": "boolean"}),
         ("prompt", Endpoint::Chat) => json!({"type": "string"}),

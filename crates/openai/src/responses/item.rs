@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use crate::bounds::MAX_PARTS;
 use crate::chat::{Detail, Role, misplaced, take_image};
 use crate::error::{ApiError, code};
 use crate::fields::Endpoint;
@@ -12,7 +13,6 @@ use crate::ignored::IgnoredFields;
 use crate::logprobs::TokenLogprob;
 use crate::reader::{self, Fields, wrong_type};
 
-const MAX_PARTS: usize = 4_096;
 /// Bytes of an item's id or of a call's.
 const MAX_ID_BYTES: usize = 256;
 

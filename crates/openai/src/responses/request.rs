@@ -9,6 +9,7 @@ use super::item::{InputItem, Item};
 use super::messages::messages;
 use super::object::{ReasoningSettings, Settings, TextSettings};
 use crate::Parsed;
+use crate::bounds::{MAX_MESSAGES, MAX_TOP_LOGPROBS};
 use crate::chat::{
     ChatRequest, Form, Reasoning, TemplateOptions, Tools, check_kwargs, take_effort,
 };
@@ -19,10 +20,6 @@ use crate::guide::{self, Guide};
 use crate::ignored::IgnoredFields;
 use crate::reader::{self, Fields, too_many, wrong_type};
 
-/// As many as chat has messages.
-const MAX_ITEMS: usize = 16_384;
-/// OpenAI's limits.
-const MAX_TOP_LOGPROBS: u32 = 20;
 const MAX_METADATA: usize = 16;
 const MAX_METADATA_KEY_CHARACTERS: usize = 64;
 const MAX_METADATA_VALUE_CHARACTERS: usize = 512;
@@ -117,8 +114,8 @@ impl ResponseRequest {
         input: &'a [Item],
     ) -> Result<ChatRequest, ApiError> {
         let messages = messages(self.settings.instructions.as_deref(), earlier.chain(input));
-        if messages.len() > MAX_ITEMS {
-            return Err(too_many("input", messages.len(), MAX_ITEMS));
+        if messages.len() > MAX_MESSAGES {
+            return Err(too_many("input", messages.len(), MAX_MESSAGES));
         }
         Ok(ChatRequest {
             generation: self.generation.clone(),
@@ -233,7 +230,7 @@ fn take_input(
             let text = text.map_err(|_| wrong_type("input", "a string", raw))?;
             return Ok(vec![InputItem::Item(Item::user(text))]);
         }
-        Some(b'[') => reader::list("input", raw, MAX_ITEMS)?,
+        Some(b'[') => reader::list("input", raw, MAX_MESSAGES)?,
         _ => return Err(wrong_type("input", "a string or an array of items", raw)),
     };
     if items.is_empty() {

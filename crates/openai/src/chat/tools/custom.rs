@@ -3,7 +3,8 @@
 
 use serde_json::{Value, json};
 
-use super::{Form, FunctionTool, MAX_SCHEMA_BYTES};
+use super::{Form, FunctionTool};
+use crate::bounds::MAX_SCHEMA_BYTES;
 use crate::error::{ApiError, code};
 use crate::reader::{self, Fields};
 
