@@ -82,35 +82,25 @@ impl LiveRequest {
                 (None, true, false, name)
             }
         };
+        let prompt_tokens = u32::try_from(prompt_tokens).unwrap_or(u32::MAX);
         Self {
             outbox: Some(Arc::clone(outbox)),
             handle,
             wants_cached_tokens,
             may_wait,
-            ended: false,
             name,
-            stopped: false,
-            sequences: 1,
-            ticket: None,
-            queue_until: None,
-            deadline: None,
-            rest_of_batch: Vec::new(),
-            canary: None,
-            prompt_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
-            uncached_tokens: u32::try_from(prompt_tokens).unwrap_or(u32::MAX),
-            output_tokens: 0,
-            received: now,
-            handed_over: None,
-            first_row: None,
-            abandoned: false,
-            finish_reason: 0,
-            error: None,
-            trace: None,
-            sent_final: false,
+            ..Self::without_client(prompt_tokens, now)
         }
     }
 
     pub(super) fn canary(sender: oneshot::Sender<Result<(), String>>, now: Instant) -> Self {
+        Self {
+            canary: Some(sender),
+            ..Self::without_client(1, now)
+        }
+    }
+
+    fn without_client(prompt_tokens: u32, now: Instant) -> Self {
         Self {
             outbox: None,
             handle: None,
@@ -124,9 +114,9 @@ impl LiveRequest {
             queue_until: None,
             deadline: None,
             rest_of_batch: Vec::new(),
-            canary: Some(sender),
-            prompt_tokens: 1,
-            uncached_tokens: 1,
+            canary: None,
+            prompt_tokens,
+            uncached_tokens: prompt_tokens,
             output_tokens: 0,
             received: now,
             handed_over: None,

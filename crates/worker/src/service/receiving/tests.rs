@@ -42,7 +42,8 @@ fn shared() -> Shared {
         max_live: usize::MAX,
         places: u32::MAX,
         max_queue_wait: PATIENCE,
-        slow_reader_timeout: PATIENCE,
+        // Nobody reads while requests are made, however long a busy machine takes for that.
+        slow_reader_timeout: Duration::MAX,
     };
     let (engine, _threads) = Engine::start(
         Arc::new(executor),
