@@ -136,7 +136,7 @@ impl ApiKeys {
                             tracing::info!(keys = file.keys.len(), "API keys reloaded");
                         }
                         Err(reason) => {
-                            tracing::error!(%reason, "API key file not usable; the keys stay as they were");
+                            tracing::error!(%reason, "cannot use the API key file; the keys stay as they were");
                         }
                     }
                     known = file;

@@ -192,7 +192,7 @@ impl Metrics {
         let dropped_spans = Counter::default();
         registry.register(
             "dropped_spans",
-            "Spans of traces that were dropped, because the collector did not take them",
+            "Trace spans dropped because the collector rejected them or was too slow",
             dropped_spans.clone(),
         );
         resumes::register(&upstream.resumes, &mut registry);

@@ -62,8 +62,8 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     pub tls_key: Option<PathBuf>,
 
-    /// Authorities of clients, as a PEM file: only clients with a certificate of theirs may connect then, health
-    /// checks included
+    /// Client CA certificates, as a PEM file: only clients with a certificate that one of them signed may connect,
+    /// health checks included
     #[arg(long, value_name = "FILE", requires = "tls_certificate")]
     pub tls_client_ca: Option<PathBuf>,
 
@@ -74,8 +74,8 @@ pub struct GatewayOptions {
     #[arg(required_unless_present_any = ["worker_files", "worker_names"])]
     pub workers: Vec<String>,
 
-    /// File of such addresses, one on each line, `#` starts a comment; read again when it changes. A worker
-    /// that is taken out finishes its requests
+    /// File of worker addresses, one on each line, `#` starts a comment; read again when it changes. A removed
+    /// worker finishes its requests
     #[arg(long = "worker-file", value_name = "FILE", value_parser = AddressFile::read)]
     pub worker_files: Vec<AddressFile>,
 
@@ -137,7 +137,7 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "TEXT", value_parser = history_template)]
     pub history_template: Option<HistoryTemplate>,
 
-    /// File of such a template
+    /// File with a history template
     #[arg(long, value_name = "FILE", value_parser = history_template_file)]
     #[arg(conflicts_with = "history_template")]
     pub history_template_file: Option<HistoryTemplate>,
@@ -157,8 +157,8 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "LIMITS", requires = "keys")]
     pub key_limits: Option<Limits>,
 
-    /// Whether prompts of different keys share the KV cache. Off by default: how much of a prompt was cached, and how
-    /// soon its answer begins, would show one key what another has sent
+    /// Whether prompts of different keys share the KV cache. Off by default: cache hits and response times
+    /// would reveal the prompts of other keys
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
     #[arg(default_value_t = false)]
     pub share_prompt_cache: bool,

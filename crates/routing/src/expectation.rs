@@ -226,7 +226,7 @@ impl Expectations {
         }
     }
 
-    /// What a server reported no longer counts: it is silent, or not believed.
+    /// What a server reported no longer counts: it is silent, or not trusted.
     pub fn unreported(&mut self, server: u32) {
         let before = self.change(server, |one| {
             let before = (one.has_reported(), one.is_full());

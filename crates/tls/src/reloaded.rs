@@ -83,7 +83,7 @@ impl<T: Send + Sync + 'static> Reloaded<T> {
             }
             Some(Err(error)) => {
                 let reason = describe(&error);
-                tracing::error!(%reason, "certificates not usable; those before stay in use");
+                tracing::error!(%reason, "cannot load the new certificates; the current ones stay in use");
             }
         }
     }

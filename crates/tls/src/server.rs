@@ -32,7 +32,7 @@ pub struct ServerFiles {
     pub certificate: PathBuf,
     /// The certificate's private key, without a passphrase.
     pub key: PathBuf,
-    /// Authorities of clients: only clients with a certificate of theirs may connect.
+    /// Client CA certificates: only clients with a certificate that one of them signed may connect.
     pub client_ca: Option<PathBuf>,
 }
 

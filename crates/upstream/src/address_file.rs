@@ -51,7 +51,7 @@ impl AddressFile {
             }
             Err(reason) => {
                 let file = self.path.display();
-                tracing::error!(%file, %reason, "worker file not usable; the workers stay as they were");
+                tracing::error!(%file, %reason, "cannot use the worker file; the workers stay as they were");
                 false
             }
         }

@@ -130,7 +130,7 @@ impl Tried {
     }
 }
 
-/// Why a request was given up while its server might have gone on.
+/// Why a request was given up while its server might have continued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GivenUp {
     /// Nothing was generated within this time.

@@ -1,5 +1,5 @@
-//! Sends the prompts of a request to a worker. Owns that work nobody waits for is stopped; which worker is picked is
-//! the table's to say, and when a request goes to another one `delivery`'s.
+//! Sends the prompts of a request to a worker. Owns that work nobody waits for is stopped; the table
+//! picks the worker, and `delivery` decides when a request goes to another one.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -85,7 +85,7 @@ fn refuse_shared_memory(message: &ModelInferRequest) -> Result<(), Status> {
     match tensors.find(|(_, parameters)| parameters.contains_key(region)) {
         None => Ok(()),
         Some((name, _)) => Err(Status::invalid_argument(format!(
-            "tensor `{name}` lies in shared memory, which a gateway does not have; send its data, or ask the \
+            "tensor `{name}` is in shared memory, which the gateway cannot read; send its data, or use the \
              worker's own port"
         ))),
     }
@@ -337,7 +337,7 @@ impl Forward {
                 Status::unavailable("no worker of the model is ready; retry later")
             }
             NoPeer::Ambiguous(names) => Status::failed_precondition(format!(
-                "`{model}` is another model at each worker; ask for one of `{}`",
+                "`{model}` is ambiguous, because workers serve different models of that name; use one of `{}`",
                 names.join("`, `")
             )),
         })

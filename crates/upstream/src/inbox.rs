@@ -94,7 +94,7 @@ impl Deltas {
     }
 }
 
-/// Why a request had better continue elsewhere, though its server still has it.
+/// Why a request should continue elsewhere, though its server still has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// The server has stopped answering.

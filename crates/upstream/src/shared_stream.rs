@@ -1,6 +1,6 @@
 //! One stream to a worker that many small requests share: what the worker has ready for them is written and read
-//! together. Owns which response is whose, and how much may wait for clients that read slowly; which requests may
-//! share is its caller's to say.
+//! together. Owns which response is whose, and how much may wait for clients that read slowly; its caller decides
+//! which requests may share.
 //!
 //! The stream is always read, so that a client that does not read never holds up the others. What is ready is read
 //! first and handed out then, so that each waiting client is woken once.

@@ -16,7 +16,7 @@ use super::peer::Peer;
 use super::process::Life;
 use super::pulse::Pulse;
 
-/// Requests that are being prepared for a server when it is taken out have so long to be sent.
+/// How long requests that are being prepared may still be sent to a server that was taken out.
 pub(super) const PREPARING: Duration = Duration::from_secs(1);
 /// How often a server that was taken out is asked whether its last request has ended.
 const IDLE_POLL: Duration = Duration::from_millis(50);

@@ -94,7 +94,7 @@ impl Stops {
             let own = same.iter().rev().find(|entry| entry.caller == *caller);
             match own {
                 Some(entry) => entry.source.subscribe(),
-                // Ids of other keys' requests are names of theirs.
+                // Ids of other keys' requests are their names.
                 None if matches!(caller, Caller::Key(_)) => return Ok(None),
                 None => return Err(of_others(id)),
             }

@@ -26,7 +26,7 @@ const FRUITLESS: usize = 3;
 /// A server that ends is missed earlier: all its connections end at the same time.
 const MISSED_WITHIN: Duration = Duration::from_millis(500);
 /// How long a server that leaves keeps a request that another one has. One that ends as well refuses it at once; one
-/// that has much to compute first may take long, and the first had better leave in time.
+/// that has much to compute first may take long, and the first should leave in time.
 const TRIAL: Duration = Duration::from_secs(1);
 /// How soon a request that no server takes is offered again.
 const RETRY_EVERY: Duration = Duration::from_millis(50);
@@ -365,7 +365,7 @@ impl<E> Survival<E> {
         self.lose(error, RetryReason::Unavailable, lost, is_over)
     }
 
-    /// Notes that the request had better continue elsewhere.
+    /// Notes that the request should continue elsewhere.
     pub fn notice(&mut self, notice: Notice) {
         // To generate all of it again is worse than to wait for what its server still does.
         if self.way == Way::Resume && !matches!(self.cause, Some(Cause::Lost(..))) {

@@ -112,7 +112,7 @@ impl ModelEntry {
         Some((fitting.swap_remove(place), placed))
     }
 
-    /// And the number of its last turn.
+    /// Also returns its last turn.
     fn least_loaded(&self, fits: impl Fn(&Connection) -> bool) -> Option<(Arc<Connection>, u64)> {
         let ready = self.workers.iter();
         let ready = ready.filter_map(|slot| Some((slot, slot.connection(&self.name)?)));

@@ -37,7 +37,7 @@ pub struct WorkerOptions {
     pub tls_certificate: Option<PathBuf>,
     /// The certificate's key; both or neither are given.
     pub tls_key: Option<PathBuf>,
-    /// Authorities of clients: only clients with a certificate of theirs may connect. Default: none.
+    /// Client CA certificates: only clients with a certificate that one of them signed may connect. Default: none.
     pub tls_client_ca: Option<PathBuf>,
     /// The name that OpenAI clients use; KServe clients have their own names.
     pub served_model_name: String,

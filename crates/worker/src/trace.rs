@@ -235,7 +235,7 @@ impl Drop for RequestTrace {
             start: self.started,
             end,
             attributes: Vec::with_capacity(12),
-            // What is wrong with a request is its client's affair.
+            // What is wrong with a request is its client's fault.
             error: course
                 .error
                 .clone()

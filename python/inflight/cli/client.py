@@ -272,7 +272,9 @@ def tokens(
 @click.option(
     "--embedding-bias", "biases", multiple=True, metavar="WORD=WEIGHT", help="Add to the logits of a word"
 )
-@click.option("--num-draft-tokens", type=click.IntRange(1), help="Guesses of the draft model in each round")
+@click.option(
+    "--num-draft-tokens", type=click.IntRange(1), help="Tokens that the draft model proposes in each round"
+)
 @click.option("--use-draft-logits", is_flag=True, help="Accept guesses by their probabilities")
 @_request_options
 @_connection_options

@@ -161,7 +161,7 @@ def worker_options(command: Command) -> Command:
 @click.option(
     "--http-port",
     type=PORT,
-    help="Port for KServe over HTTP, as a gateway has it; 0 picks a free port  [default: none]",
+    help="Port for KServe over HTTP; 0 picks a free port  [default: none]",
 )
 @click.option(
     "--tls-certificate",
@@ -180,7 +180,8 @@ def worker_options(command: Command) -> Command:
     "--tls-client-ca",
     type=click.Path(),
     metavar="FILE",
-    help="Authorities of clients, as a PEM file: only clients with a certificate of theirs may connect then",
+    help="Client CA certificates, as a PEM file: only clients with a certificate that one of them signed may"
+    " connect",
 )
 @click.option(
     "--otlp-endpoint",

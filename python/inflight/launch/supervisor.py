@@ -4,7 +4,7 @@ reverse order, starts those again that may be restarted, and ends when another o
 Owns the states of a child and every decision. Clock, processes, probes and output come from outside, so
 that tests replay histories without any.
 
-Who is replaced while all run, and in which steps, is `rollout`'s to say.
+`rollout` decides who is replaced while all run, and in which steps.
 
 A child's states: waiting (for those before it) -> starting (runs, silent) -> probing (has announced its
 address) -> ready -> gone. One that may be restarted and dies once all were ready goes from there through

@@ -166,7 +166,7 @@ impl Fetcher {
                     HandshakeError::Failed { reason, .. } => reason.to_string(),
                     other => other.to_string(),
                 };
-                tracing::info!(host = %quoted(&target.host), reason, "no TLS with an image's host");
+                tracing::info!(host = %quoted(&target.host), reason, "TLS handshake with an image's host failed");
                 failed("the TLS handshake failed")
             })?;
             exchange(rules, target, stream, hold).await

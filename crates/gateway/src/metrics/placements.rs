@@ -7,7 +7,7 @@ use prometheus_client::registry::Registry;
 pub(super) fn register(placements: &Placements, registry: &mut Registry) {
     registry.register(
         "placed_requests",
-        "Requests whose worker was picked by what workers report, by what decided",
+        "Requests placed by the reports of workers, by what decided",
         placements.requests.clone(),
     );
     for by in PlacedBy::ALL {
@@ -26,7 +26,7 @@ pub(super) fn register(placements: &Placements, registry: &mut Registry) {
     );
     registry.register(
         "cache_report_faults",
-        "Times that a worker's reports of cached blocks were not heard or not believed any more, by reason",
+        "Times the gateway stopped trusting a worker's reports of cached blocks, by reason",
         placements.faults.clone(),
     );
     for fault in Fault::ALL {

@@ -15,7 +15,7 @@ pub(super) fn register(resumes: &Resumes, registry: &mut Registry) {
     }
     registry.register(
         "resumes_failed",
-        "Answers that had begun and ended with their worker, though they could have gone on elsewhere",
+        "Answers that had begun and failed because no worker could resume them",
         resumes.failed.clone(),
     );
     registry.register(

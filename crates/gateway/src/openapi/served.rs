@@ -465,7 +465,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         KSERVE,
         "/v2/repository/models/{name}/load",
         "load_model",
-        "Load a model, where the server behind can",
+        "Load a model, if the server supports it",
     )
     .takes(Body::AnyOrNone)
     .answers(Answer::Empty),
@@ -473,7 +473,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
         KSERVE,
         "/v2/repository/models/{name}/unload",
         "unload_model",
-        "Unload a model, where the server behind can",
+        "Unload a model, if the server supports it",
     )
     .takes(Body::AnyOrNone)
     .answers(Answer::Empty),

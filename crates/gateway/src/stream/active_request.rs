@@ -149,7 +149,7 @@ impl ActiveRequest {
             request_id = %self.record.request_id,
             from = self.handles.worker(),
             to = handles.worker(),
-            "request stays at its worker: the other one has failed it"
+            "request kept on its worker: the new one failed it"
         );
         self.note_move(&handles, self.retry);
         self.inbox = inbox;

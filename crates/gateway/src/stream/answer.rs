@@ -208,7 +208,7 @@ impl Answer {
         }
         match has_ended {
             true => self.parser.finish(&mut self.fresh),
-            // The model would have gone on: a call goes out as far as it came.
+            // The model would have continued: a call goes out as far as it came.
             false => self.parser.cut(&mut self.fresh),
         }
         self.record(log_probs_end, tokens_end, has_ended);

@@ -307,7 +307,7 @@ impl Choice {
         Ok(())
     }
 
-    /// Whether it had better see tokens as they come: a stop string may end it before its worker does, and log
+    /// Whether it should see tokens as they come: a stop string may end it before its worker does, and log
     /// probabilities that wait take far more memory than tokens.
     pub(crate) fn wants_each_token(&self) -> bool {
         !self.stops.is_empty() || self.log_probs.is_some()

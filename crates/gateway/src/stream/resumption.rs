@@ -190,7 +190,7 @@ impl Resumption {
         self.survival.outlive(error, sent, lost, is_over)
     }
 
-    /// Notes that the request had better continue elsewhere.
+    /// Notes that the request should continue elsewhere.
     pub(super) fn notice(&mut self, notice: Notice) {
         self.survival.notice(notice);
     }

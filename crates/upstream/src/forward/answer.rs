@@ -251,7 +251,7 @@ impl ForwardStream {
             request_id = %self.context.request_id,
             from = %self.open.slot.address,
             to = %open.slot.address,
-            "request stays at its worker: the other one has failed it"
+            "request kept on its worker: the new one failed it"
         );
         self.rest = rest;
         self.open = open;

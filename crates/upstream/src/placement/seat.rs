@@ -20,7 +20,7 @@ pub enum Hearing {
     Untold,
     /// Its reports are heard.
     Heard,
-    /// Its reports are not heard, or not believed.
+    /// Its reports are missing or not trusted.
     Faulty(Fault),
 }
 
@@ -142,7 +142,7 @@ impl Seat {
         self.forget_names(&before);
     }
 
-    /// The worker's reports are not heard or not believed. What it held is unknown from here on.
+    /// The worker's reports are missing or not trusted. What it held is unknown from here on.
     pub fn doubt(&self, fault: Fault) {
         if self.hearing() != Hearing::Faulty(fault) {
             let labels = FaultLabels {

@@ -192,7 +192,7 @@ async fn answers_that_lack_what_was_promised_end_the_trust() {
     }
     assert_eq!(faults, [Fault::Lies]);
     assert_eq!(seats[1].hearing(), Hearing::Faulty(Fault::Lies));
-    // Not believed for a while, whatever it says.
+    // Not trusted for a while, whatever it says.
     seats[1].begin();
     assert_eq!(seats[1].take(&first(stored(&prompt))), Err(Fault::Lies));
     tokio::time::advance(Duration::from_secs(61)).await;

@@ -68,7 +68,7 @@ const WINDOW: u32 = 32;
 /// Wrong ones among them that are too many. Some are wrong in any fleet: blocks are evicted between a pick and its
 /// prompt.
 const TOO_MANY: u32 = 16;
-/// How long a worker whose reports were wrong is not believed.
+/// How long a worker whose reports were wrong is not trusted.
 pub(super) const WITHHELD: Duration = Duration::from_secs(60);
 
 /// See the module.

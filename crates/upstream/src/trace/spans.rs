@@ -20,7 +20,7 @@ pub(super) fn make(trace: &RequestTrace, course: Course, end: Instant) -> Spans 
         let sent = sent.unwrap_or(end).into_std();
         spans.push_part(context, "prepare", received, sent);
     }
-    // A status of 4xx is the client's affair, as OpenTelemetry's conventions for HTTP count.
+    // A status of 4xx is the client's fault, as OpenTelemetry's conventions for HTTP count.
     let failed = course.status.filter(|status| *status >= 500);
     let error = course.error.clone();
     let error = error.or_else(|| failed.map(|status| status.to_string()));

@@ -51,7 +51,7 @@ pub(super) fn write(page: &mut Page, model: &str, counters: &Counters, active: u
         ),
         (
             "inflight_worker_dropped_spans_total",
-            "Spans of traces that were dropped, because the collector did not take them",
+            "Trace spans dropped because the collector rejected them or was too slow",
             counters.dropped_spans,
         ),
     ] {

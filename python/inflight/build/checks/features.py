@@ -23,7 +23,7 @@ def check_features(values: Values, facts: ModelFacts) -> list[Problem]:
                 DISABLE in (values["remove_input_padding"], values["paged_kv_cache"])
                 or values["kv_cache_type"] != "paged"
             ),
-            "`--use-inflight-batching` is given without packed requests or without a paged cache",
+            "`--use-inflight-batching` needs packed requests and a paged cache",
             "leave `--remove-input-padding` and `--kv-cache-type` at their defaults",
         ),
         (
@@ -40,7 +40,7 @@ def check_features(values: Values, facts: ModelFacts) -> list[Problem]:
         ),
         (
             values["user_buffer"] == ENABLE and values["reduce_fusion"] != ENABLE,
-            "`--user-buffer enable` is given without `--reduce-fusion enable`",
+            "`--user-buffer enable` needs `--reduce-fusion enable`",
             "pass both",
         ),
         (

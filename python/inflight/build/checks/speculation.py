@@ -32,7 +32,7 @@ def check_speculation(values: Values, runtime: str) -> list[Problem]:
     if mode is None:
         return [
             Problem(
-                f"`{BY_NAME[name].flag} {values[name]}` is given without `--speculative-decoding-mode`",
+                f"`{BY_NAME[name].flag} {values[name]}` needs `--speculative-decoding-mode`",
                 "pass both",
             )
             for name in given
@@ -86,7 +86,7 @@ def _check_engine(mode: str | None, values: Values) -> list[Problem]:
         if not values.is_given("max_draft_len"):
             return []
         flag = f"`--max-draft-len {values['max_draft_len']}`"
-        return [Problem(f"{flag} is given without `--speculative-decoding-mode`", "pass both")]
+        return [Problem(f"{flag} needs `--speculative-decoding-mode`", "pass both")]
     if mode not in ENGINE_DRAFTERS:
         return [_foreign(mode, TENSORRT, PYTORCH, ENGINE_DRAFTERS)]
     if mode in UNCONVERTED_DRAFTERS:

@@ -208,7 +208,7 @@ def loaded_length(llm: Any, max_seq_len: int) -> int:
     known = [length for length in lengths if isinstance(length, int) and length > 0]
     shortest = min([max_seq_len, *known])
     if shortest < max_seq_len:
-        LOG.warning("`max_seq_len` is %d, not %d: the KV cache holds no more", shortest, max_seq_len)
+        LOG.warning("reduced `max_seq_len` to %d (from %d) to fit the KV cache", shortest, max_seq_len)
     return shortest
 
 

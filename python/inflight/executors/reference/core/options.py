@@ -77,14 +77,14 @@ class Options:
     dtype: str = option(
         "choice",
         "Precision to compute in; auto: on a GPU the checkpoint's 16 bits, or bfloat16 for one in float32; on"
-        " a CPU float32. NumPy has float32 only",
+        " a CPU float32. NumPy supports only float32",
         default="auto",
         choices=("auto", "bfloat16", "float16", "float32"),
     )
     kv_cache_dtype: str = option(
         "choice",
-        "Precision of the KV cache; `fp8` holds twice the tokens of 16 bits, with three bits of mantissa and"
-        " no scales. auto: that of the model. NumPy has float32 only",
+        "Precision of the KV cache; `fp8` holds twice as many tokens as 16 bits, without scales. auto: that"
+        " of the model. NumPy supports only float32",
         default="auto",
         choices=("auto", "fp8"),
     )
