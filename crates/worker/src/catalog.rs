@@ -204,19 +204,12 @@ impl Catalog {
         let Known::Text(kind) = known else {
             let mut core = model::metadata(self.names.core());
             if self.text.is_some() {
-                let kind = TextModelKind::LlmApi;
-                for spec in kind.inputs() {
-                    if model::input(spec.name).is_none() {
-                        let dims = tensor(spec.name, spec.datatype.name(), spec.dims);
-                        core.inputs.push(dims);
-                    }
-                }
-                for spec in kind.outputs() {
-                    if model::output(spec.name).is_none() {
-                        let dims = tensor(spec.name, spec.datatype.name(), spec.dims);
-                        core.outputs.push(dims);
-                    }
-                }
+                let described =
+                    |spec: &TextInput| tensor(spec.name, spec.datatype.name(), spec.dims);
+                core.inputs.extend(llmapi::inputs().map(described));
+                let described =
+                    |spec: &TextOutput| tensor(spec.name, spec.datatype.name(), spec.dims);
+                core.outputs.extend(llmapi::outputs().map(described));
             }
             return core;
         };
@@ -239,7 +232,17 @@ impl Catalog {
 
     pub(crate) fn config(&self, known: Known) -> ModelConfig {
         match known {
-            Known::Core => model::config(self.names.core(), &self.info),
+            Known::Core => {
+                let mut core = model::config(self.names.core(), &self.info);
+                if self.text.is_some() {
+                    core.input.extend(llmapi::inputs().map(|spec| ModelInput {
+                        optional: true,
+                        ..config_input(spec)
+                    }));
+                    core.output.extend(llmapi::outputs().map(config_output));
+                }
+                core
+            }
             Known::Text(kind) => self.text_config(kind),
         }
     }

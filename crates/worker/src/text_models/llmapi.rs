@@ -121,6 +121,20 @@ pub(super) static OUTPUTS: LazyLock<Vec<TextOutput>> = LazyLock::new(|| {
     own.into_iter().chain(metrics).collect()
 });
 
+/// The inputs that the core model does not have itself.
+pub(crate) fn inputs() -> impl Iterator<Item = &'static TextInput> {
+    INPUTS
+        .iter()
+        .filter(|spec| model::input(spec.name).is_none())
+}
+
+/// The outputs that the core model does not have itself.
+pub(crate) fn outputs() -> impl Iterator<Item = &'static TextOutput> {
+    OUTPUTS
+        .iter()
+        .filter(|spec| model::output(spec.name).is_none())
+}
+
 /// Whether a request of the core model is one of these.
 pub(crate) fn is_asked(message: &ModelInferRequest) -> bool {
     message.inputs.iter().any(|input| input.name == TEXT_INPUT)
