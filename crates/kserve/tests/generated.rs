@@ -55,7 +55,7 @@ fn the_messages_are_those_of_the_protocol_files() {
 fn compare(name: &str, made: &[u8]) {
     let path = own("generated").join(name);
     if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
-        fs::write(&path, made).unwrap();
+        fs::write(&path, made).expect("`generated/` can be written");
     }
     let known = fs::read(&path).unwrap_or_default();
     assert!(

@@ -6,15 +6,16 @@
 
 mod distribute;
 mod expire;
+mod health;
 mod line;
 mod names;
 mod queue;
 mod registry;
 mod series;
+mod submit;
 mod wake;
 
 use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ use std::time::{Duration, Instant};
 use inflight_kserve::step::Handle;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
-use tonic::{Code, Status};
+use tonic::Status;
 
 use crate::cache::Board;
 use crate::executor::{ClientId, Executor, Request};
@@ -31,10 +32,11 @@ use crate::options::WorkerError;
 use crate::outbox::Outbox;
 use crate::trace::RequestTrace;
 
+pub(crate) use health::{Health, NotAdmitted};
 use line::TooLong;
 pub(crate) use names::Named;
 use names::RequestName;
-use queue::{Batch, SubmitQueue};
+use queue::SubmitQueue;
 use registry::{LiveRequest, Registry, Waits};
 pub(crate) use registry::{MOST_LIVE, place_of};
 use series::{AllSeries, Series};
@@ -46,72 +48,6 @@ const AWAIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a request that another worker began may wait for a place in the batch: as long as gateways wait for a
 /// worker.
 const RESUMED_WAIT: Duration = Duration::from_secs(30);
-
-/// The engine's state, for those who wait for a change.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Health {
-    /// A token went through the executor.
-    pub(crate) proven: bool,
-    /// No new requests are taken.
-    pub(crate) draining: bool,
-    pub(crate) failed: Option<String>,
-}
-
-impl Health {
-    pub(crate) fn is_ready(&self) -> bool {
-        self.stage().is_none()
-    }
-
-    /// Why it does not take requests: a word for programs, and a text for people.
-    pub(crate) fn stage(&self) -> Option<(&'static str, &str)> {
-        if let Some(reason) = &self.failed {
-            return Some(("failed", reason));
-        }
-        if self.draining {
-            return Some(("draining", "finishing its last requests"));
-        }
-        (!self.proven).then_some(("starting", "waiting for the executor's first token"))
-    }
-}
-
-/// Why the engine does not take requests now.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum NotAdmitted {
-    #[error("the worker's queue is full (`{limit}` requests); retry later")]
-    Full { limit: usize },
-    #[error(
-        "the worker is full: the request would wait about `{:.2}` s for its turn, more than the `{:.2}` s \
-         allowed; retry later",
-        wait.as_secs_f64(),
-        allowed.as_secs_f64()
-    )]
-    WaitTooLong { wait: Duration, allowed: Duration },
-    #[error("the model is not ready; retry once the executor has produced its first token")]
-    NotProven,
-    #[error("the worker is shutting down; send the request to another worker")]
-    Draining,
-    #[error(
-        "the executor failed and the worker is shutting down; send the request to another worker"
-    )]
-    Failed,
-}
-
-impl NotAdmitted {
-    pub(crate) fn code(&self) -> Code {
-        match self {
-            Self::Full { .. } | Self::WaitTooLong { .. } => Code::ResourceExhausted,
-            Self::NotProven | Self::Draining | Self::Failed => Code::Unavailable,
-        }
-    }
-
-    /// When what waits now will have had its turn, if that is known.
-    pub(crate) fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::WaitTooLong { wait, .. } => Some(*wait),
-            _ => None,
-        }
-    }
-}
 
 /// Where a request's rows go.
 pub(crate) enum Destination {
@@ -200,9 +136,9 @@ impl Engine {
         if driving == Driving::Runtime {
             return Ok((engine, Vec::new()));
         }
-        let submit = spawn("submit thread", &engine, Self::submit_until_closed)?;
-        let awaiting =
-            spawn("await thread", &engine, distribute::run).inspect_err(|_| engine.stop())?;
+        let submit = submit::spawn("submit thread", &engine, submit::run)?;
+        let awaiting = submit::spawn("await thread", &engine, distribute::run)
+            .inspect_err(|_| engine.stop())?;
         Ok((engine, vec![submit, awaiting]))
     }
 
@@ -503,39 +439,6 @@ impl Engine {
         &self.executor
     }
 
-    fn submit_until_closed(&self) {
-        while let Some(batch) = self.queue.take() {
-            if !self.hand_over(batch) {
-                return;
-            }
-        }
-    }
-
-    /// Gives the executor what has gathered. Returns whether it takes more.
-    fn hand_over(&self, batch: Batch) -> bool {
-        if !batch.requests.is_empty() {
-            let now = Instant::now();
-            let mut registry = self.registry.lock();
-            for request in &batch.requests {
-                if let Some(live) = registry.get_mut(request.client_id) {
-                    live.handed_over = Some(now);
-                }
-            }
-            drop(registry);
-            if let Err(failed) = self.executor.enqueue(batch.requests) {
-                self.fail(&failed.to_string());
-                return false;
-            }
-        }
-        if !batch.cancels.is_empty()
-            && let Err(failed) = self.executor.cancel(&batch.cancels)
-        {
-            self.fail(&failed.to_string());
-            return false;
-        }
-        true
-    }
-
     /// Ends a stream whose client does not read.
     fn drop_slow_reader(&self, outbox: &Outbox) {
         let status = Status::resource_exhausted(format!(
@@ -555,25 +458,4 @@ impl Engine {
 fn sequences(request: &Request) -> u32 {
     let config = &request.sampling_config;
     config.num_return_sequences.max(config.beam_width).max(1)
-}
-
-/// Runs `body` on a separate thread. A panic there fails the engine instead of ending it silently.
-fn spawn(
-    name: &'static str,
-    engine: &Arc<Engine>,
-    body: impl FnOnce(&Engine) + Send + 'static,
-) -> Result<oneshot::Receiver<()>, WorkerError> {
-    let engine = Arc::clone(engine);
-    let (done, receiver) = oneshot::channel();
-    std::thread::Builder::new()
-        .name(format!("inflight {name}"))
-        .spawn(move || {
-            if catch_unwind(AssertUnwindSafe(|| body(&engine))).is_err() {
-                engine.fail(&format!("the worker's {name} panicked"));
-            }
-            // Nobody waits for it once the worker has given up.
-            let _ = done.send(());
-        })
-        .map_err(|source| WorkerError::Thread { name, source })?;
-    Ok(receiver)
 }
