@@ -18,7 +18,7 @@ FAST_TESTS := tests/python tests/reference
 # Static binaries link musl.
 MUSL := $(shell uname -m)-unknown-linux-musl
 
-.PHONY: help install serve check test test-rust test-python soak simulate lint deny format bench templates frameworks fuzz wheel check-wheel check-containers gateway gateway-static clean
+.PHONY: help install serve check test test-rust test-python soak simulate planted lint deny format bench templates frameworks fuzz wheel check-wheel check-containers gateway gateway-static clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -91,6 +91,10 @@ soak: install ## Kill, cut, flood and overload real servers, and say what was lo
 # A failure prints the line that repeats it. SIMULATE holds options: `make simulate SIMULATE="--seeds 100"`.
 simulate: ## Simulate a gateway, workers and faults, seed after seed, until interrupted (SEED=7 repeats one)
 	cargo run --quiet --locked --package inflight-simulated-fleet -- $(if $(SEED),--seed $(SEED)) $(SIMULATE)
+
+# PLANTED holds numbers and options: `make planted PLANTED="3 17 --seconds 600"`.
+planted: ## Plant the bugs of tests/planted one after another, and see which the simulated fleets find
+	tools/planted_bugs.py $(PLANTED)
 
 lint: install deny ## Formatting, clippy, rustdoc, dependencies, ruff, mypy, import layers
 	cargo fmt --all --check
