@@ -438,7 +438,7 @@ impl<E> Survival<E> {
                     return Step::Tried(sent);
                 }
                 Err(NotDispatched::NoWorker)
-                    if is_lost && !is_full && waited >= ENDING && request.server_stays() =>
+                    if is_lost && !is_full && self.is_long_lost() && request.server_stays() =>
                 {
                     return self.give_up();
                 }
@@ -447,6 +447,13 @@ impl<E> Survival<E> {
                 }
             }
         }
+    }
+
+    /// Whether the last loss is so long ago that a server which ended would be known to have. An earlier loss does not
+    /// count, though nothing new has come since.
+    fn is_long_lost(&self) -> bool {
+        let last = self.fruitless.last();
+        last.is_none_or(|loss| loss.at.elapsed() >= ENDING)
     }
 
     fn moved(&mut self, reason: RetryReason, tokens: usize) {
