@@ -124,13 +124,14 @@ pub(crate) async fn serve_on(
 }
 
 /// Serves HTTP on a `listener` of another network than the machine's, over which servers are reached as well, until
-/// `shutdown` resolves and open requests have finished or the grace period has passed. The gateway's gRPC port is not
-/// opened.
+/// `shutdown` resolves and open requests have finished or the grace period has passed; with `grpc`, KServe over gRPC
+/// on that one.
 ///
 /// # Errors
 /// [`ServeError`]: it never served.
 pub async fn serve_on_network<L: Listener>(
     listener: L,
+    grpc: Option<(L, SocketAddr)>,
     network: Network,
     options: &GatewayOptions,
     shutdown: impl Future<Output = ()>,
@@ -138,7 +139,7 @@ pub async fn serve_on_network<L: Listener>(
     let tls = Tls::of(options)?;
     let ports = Ports {
         http: listener,
-        grpc: None,
+        grpc,
         are_shared: false,
         network: Some(network),
     };

@@ -1,57 +1,73 @@
-//! A client: asks over HTTP/1.1 or HTTP/2, reads the answer, and says what it read and how that ended. Knows
-//! OpenAI's answers; what they should be is the oracle's.
+//! A client: asks over HTTP/1.1, HTTP/2 or gRPC, reads the answer, and says what it read and how that ended. What
+//! answers look like is `read`'s, and what they should be the oracle's.
+
+mod grpc;
+mod read;
+mod upload;
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::Request;
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use hyper::Response;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use inflight_testkit::sse::SseReader;
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 use turmoil::net::TcpStream;
 
+use self::read::Read;
+pub(crate) use self::upload::Upload;
 use crate::determinism::elapsed;
 use crate::history::note;
 use crate::oracle::{Answer, End, PATIENCE};
 use crate::plan::Ask;
+use crate::question::Surface;
 
 /// The gateway's host and port.
 pub(crate) const GATEWAY: (&str, u16) = ("gateway", 8000);
+/// Its port for gRPC.
+pub(crate) const GRPC_PORT: u16 = 8002;
+/// The key of all clients, where the gateway needs one.
+pub(crate) const KEY: &str = "key";
+/// Time for a client's small questions at the end.
+pub(crate) const MOMENT: Duration = Duration::from_secs(20);
+
+/// How a client asks.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(crate) host: String,
+    pub(crate) speaks_http2: bool,
+    pub(crate) has_key: bool,
+}
 
 /// Asks on a new connection, and reads what comes until it ends or the client leaves.
-pub(crate) async fn ask(host: &str, speaks_http2: bool, ask: &Ask) -> Answer {
-    let mut read = Read::new(ask);
-    note(host, "ask", ask.question.body().to_string().as_bytes());
+pub(crate) async fn ask(caller: &Caller, ask: &Ask) -> Answer {
+    let mut read = Read::new(&ask.question, elapsed());
+    let body = ask.question.body().to_string();
+    note(&caller.host, "ask", body.as_bytes());
     let leaves = ask.leaves_after;
-    let asking = timeout(
-        leaves.unwrap_or(PATIENCE),
-        exchange(host, speaks_http2, ask, &mut read),
-    );
-    let asked = elapsed();
-    let end = match asking.await {
+    let asking = async {
+        match ask.question.surface {
+            Surface::Grpc => grpc::exchange(caller, ask, &mut read).await,
+            _ => exchange(caller, ask, body, &mut read).await,
+        }
+    };
+    let end = match timeout(leaves.unwrap_or(PATIENCE), asking).await {
         Ok(Ok(end)) => end,
         Ok(Err(failed)) => End::Cut(failed),
         Err(_) if leaves.is_some() => End::Left,
         Err(_) => End::TooLate,
     };
-    note(host, "end", format!("{end:?}").as_bytes());
-    Answer {
-        texts: read.texts,
-        end,
-        usage: read.usage,
-        pause: read.pause.max(elapsed() - read.read_at.unwrap_or(asked)),
-    }
+    note(&caller.host, "end", format!("{end:?}").as_bytes());
+    read.answer(end, elapsed())
 }
 
 /// A connection to the gateway.
 pub(crate) enum Connected {
-    Http1(http1::SendRequest<Full<Bytes>>),
-    Http2(http2::SendRequest<Full<Bytes>>),
+    Http1(http1::SendRequest<Upload>),
+    Http2(http2::SendRequest<Upload>),
 }
 
 /// Connects to the gateway.
@@ -72,10 +88,7 @@ pub(crate) async fn connect(speaks_http2: bool) -> Result<Connected, String> {
 
 impl Connected {
     /// Sends the connection's one request.
-    pub(crate) async fn send(
-        self,
-        request: Request<Full<Bytes>>,
-    ) -> Result<Response<Incoming>, String> {
+    pub(crate) async fn send(self, request: Request<Upload>) -> Result<Response<Incoming>, String> {
         let response = match self {
             Self::Http1(mut sender) => sender.send_request(request).await,
             Self::Http2(mut sender) => sender.send_request(request).await,
@@ -85,37 +98,48 @@ impl Connected {
 }
 
 async fn exchange(
-    host: &str,
-    speaks_http2: bool,
+    caller: &Caller,
     ask: &Ask,
+    body: String,
     read: &mut Read,
 ) -> Result<End, String> {
-    let uri = match speaks_http2 {
-        true => format!("http://gateway:8000{}", ask.question.path()),
-        false => ask.question.path().to_owned(),
+    let path = ask.question.path();
+    let uri = match caller.speaks_http2 {
+        true => format!("http://gateway:8000{path}"),
+        false => path,
     };
-    let request = Request::post(uri)
+    let mut request = Request::post(uri)
         .header("host", "gateway:8000")
-        .header("content-type", "application/json")
-        .body(Full::from(ask.question.body().to_string()))
-        .map_err(|error| error.to_string())?;
-    let response = connect(speaks_http2).await?.send(request).await?;
+        .header("content-type", "application/json");
+    if caller.has_key {
+        request = request.header("authorization", format!("Bearer {KEY}"));
+    }
+    if let Some(deadline) = ask.deadline {
+        request = request.header("x-request-timeout-ms", deadline.as_millis().to_string());
+    }
+    let request = request.body(Upload::new(body, ask.pieces));
+    let request = request.map_err(|error| error.to_string())?;
+    let response = connect(caller.speaks_http2).await?.send(request).await?;
     let status = response.status();
-    note(
-        host,
-        "head",
-        format!("{status} {:?}", response.headers()).as_bytes(),
-    );
+    let head = format!("{status} {:?}", response.headers());
+    note(&caller.host, "head", head.as_bytes());
     let mut body = response.into_body();
     let mut whole = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| format!("{error:?}"))?;
-        let data = frame.into_data().unwrap_or_default();
-        note(host, "read", &data);
-        read.note_time();
+        let data = match frame.into_data() {
+            Ok(data) => data,
+            Err(frame) => {
+                let trailers = frame.into_trailers().unwrap_or_default();
+                note(&caller.host, "trailers", format!("{trailers:?}").as_bytes());
+                read.was_resumed = trailers.contains_key("x-inflight-resumed");
+                continue;
+            }
+        };
+        note(&caller.host, "read", &data);
+        read.note_time(elapsed());
         if status.is_success() && ask.question.is_streamed {
-            read.events.push(&data);
-            read.take_events();
+            read.take_stream(&data);
         } else {
             whole.extend_from_slice(&data);
         }
@@ -127,10 +151,7 @@ async fn exchange(
         let error: Value = serde_json::from_slice(&whole).unwrap_or_default();
         return Ok(End::Error {
             status: Some(status.as_u16()),
-            text: error["error"]["message"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned(),
+            text: read::message(&error),
         });
     }
     Ok(match ask.question.is_streamed {
@@ -138,110 +159,3 @@ async fn exchange(
         false => read.take_whole(&whole),
     })
 }
-
-/// What of an answer has been read.
-struct Read {
-    is_chat: bool,
-    texts: Vec<String>,
-    finished: Vec<bool>,
-    usage: Option<(u64, u64)>,
-    events: SseReader,
-    taken: usize,
-    is_done: bool,
-    error: Option<String>,
-    /// When something was read last, and the longest time between two reads of a stream.
-    read_at: Option<Duration>,
-    pause: Duration,
-}
-
-impl Read {
-    fn new(ask: &Ask) -> Self {
-        let choices = ask.question.choices as usize;
-        Self {
-            is_chat: ask.question.is_chat,
-            texts: vec![String::new(); choices],
-            finished: vec![false; choices],
-            usage: None,
-            events: SseReader::default(),
-            taken: 0,
-            is_done: false,
-            error: None,
-            read_at: None,
-            pause: Duration::ZERO,
-        }
-    }
-
-    fn note_time(&mut self) {
-        let now = elapsed();
-        if let Some(before) = self.read_at.replace(now) {
-            self.pause = self.pause.max(now - before);
-        }
-    }
-
-    fn take_events(&mut self) {
-        let events = self.events.events()[self.taken..].to_vec();
-        self.taken += events.len();
-        for event in events {
-            if event == "[DONE]" {
-                self.is_done = true;
-                continue;
-            }
-            let event: Value = serde_json::from_str(&event).unwrap_or_default();
-            if let Some(error) = event.get("error") {
-                self.error = Some(error["message"].as_str().unwrap_or_default().to_owned());
-            }
-            self.take_choices(&event, "delta");
-        }
-    }
-
-    fn take_choices(&mut self, value: &Value, part: &str) {
-        for choice in value["choices"].as_array().into_iter().flatten() {
-            let index = choice["index"].as_u64().unwrap_or_default() as usize;
-            if self.texts.len() <= index {
-                self.texts.resize(index + 1, String::new());
-                self.finished.resize(index + 1, false);
-            }
-            let text = match self.is_chat {
-                true => choice[part]["content"].as_str(),
-                false => choice["text"].as_str(),
-            };
-            self.texts[index].push_str(text.unwrap_or_default());
-            self.finished[index] |= choice["finish_reason"] == "length";
-        }
-        if let Some(usage) = value.get("usage").filter(|usage| usage.is_object()) {
-            let tokens = |name| usage[name].as_u64().unwrap_or(u64::MAX);
-            self.usage = Some((tokens("prompt_tokens"), tokens("completion_tokens")));
-        }
-    }
-
-    fn end_of_stream(&self) -> End {
-        if let Some(text) = &self.error {
-            return match self.is_done {
-                true => End::Error {
-                    status: None,
-                    text: text.clone(),
-                },
-                false => End::Unfinished("an error without `[DONE]`".to_owned()),
-            };
-        }
-        match self.is_done && self.finished.iter().all(|finished| *finished) {
-            true => End::Whole,
-            false => End::Unfinished(format!(
-                "`[DONE]`: {}, finished: {:?}",
-                self.is_done, self.finished
-            )),
-        }
-    }
-
-    fn take_whole(&mut self, whole: &[u8]) -> End {
-        let value: Value = serde_json::from_slice(whole).unwrap_or_default();
-        self.take_choices(&value, "message");
-        match self.finished.iter().all(|finished| *finished) {
-            true => End::Whole,
-            false => End::Unfinished(String::from_utf8_lossy(whole).into_owned()),
-        }
-    }
-}
-
-/// Time for a client's small questions at the end.
-pub(crate) const MOMENT: Duration = Duration::from_secs(20);

@@ -1,40 +1,33 @@
 //! A run of one seed: hosts, faults at their times, clients, and the look at the end. Owns the order of these.
 
 use std::cell::{Cell, RefCell};
-use std::net::IpAddr;
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Once;
 use std::time::{Duration, SystemTime};
 
-use bytes::Bytes;
 use clap::Parser;
-use http::Request;
-use http_body_util::{BodyExt, Full};
 use inflight_gateway::GatewayOptions;
 use parking_lot::Mutex;
-use tokio::time::{sleep, timeout};
+use tokio::task::JoinSet;
+use tokio::time::sleep;
 use turmoil::{Builder, Sim};
 
-use crate::client::{self, GATEWAY, MOMENT};
+use crate::audit::{PLACES, PLACES_OF_ONE, after, audit, caller, check_lost, watch_workers};
+use crate::client::{self, GATEWAY, GRPC_PORT, KEY};
 use crate::determinism::{Determinism, EPOCH, elapsed};
+use crate::faults::{begin_fault, end_fault, repeat_fault};
 use crate::history::{self, note};
 use crate::network::{SimulatedListener, network};
-use crate::oracle::{Broken, Circumstances, End, Invariant, STOPPED, judge};
-use crate::plan::{ClientPlan, Fault, FaultKind, GatewayPlan, Plan};
-use crate::question::Question;
+use crate::oracle::{Broken, Circumstances, Invariant, STOPPED, judge};
+use crate::plan::{ClientPlan, Fault, FaultKind, GatewayPlan, Kind, Plan};
+use crate::question::Surface;
 use crate::report::Report;
 use crate::worker::{PORT, WorkerHost};
 
-/// Requests that the gateway takes at once.
-const PLACES: u32 = 32;
-/// Those of them that one client gets: the last eighth is for clients that have few.
-const PLACES_OF_ONE: u32 = PLACES - PLACES / 8;
-/// After the last answer, so long is waited before anything must be free: what was lost is noticed by then.
-const QUIET: Duration = Duration::from_secs(25);
-/// How long a message takes at most on a slow link: most take some tenths of it.
-const SLOW: Duration = Duration::from_secs(2);
 /// Hosts run for so long, one after another; messages arrive in between.
-const TICK: Duration = Duration::from_millis(2);
+pub(crate) const TICK: Duration = Duration::from_millis(2);
 /// No run takes longer.
 const LONGEST: Duration = Duration::from_secs(3_600);
 
@@ -75,16 +68,16 @@ fn count_panics() {
 }
 
 /// What hosts and the run share.
-struct Shared {
-    workers: Vec<Rc<WorkerHost>>,
+pub(crate) struct Shared {
+    pub(crate) workers: Vec<Rc<WorkerHost>>,
     /// Clients that have not ended.
-    asking: Cell<usize>,
-    plan: Plan,
-    report: RefCell<Report>,
+    pub(crate) asking: Cell<usize>,
+    pub(crate) plan: Plan,
+    pub(crate) report: RefCell<Report>,
 }
 
 impl Shared {
-    fn breaks(&self, invariant: Invariant, how: String) {
+    pub(crate) fn breaks(&self, invariant: Invariant, how: String) {
         let broken = Broken { invariant, how };
         self.report.borrow_mut().broken.push(broken.to_string());
     }
@@ -148,11 +141,14 @@ fn add_hosts(sim: &mut Sim<'_>, shared: &Rc<Shared>) {
             ask_all(name.clone(), client.clone(), Rc::clone(shared)),
         );
     }
+    sim.client("watcher", watch_workers(Rc::clone(shared)));
     sim.client("auditor", audit(Rc::clone(shared)));
 }
 
 async fn gateway(workers: Vec<String>, plan: GatewayPlan) -> turmoil::Result {
     let listener = SimulatedListener::bind(GATEWAY.1).await?;
+    let grpc = SimulatedListener::bind(GRPC_PORT).await?;
+    let grpc_address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, GRPC_PORT));
     let mut arguments = vec!["gateway".to_owned(), "--host=0.0.0.0".to_owned()];
     arguments.extend(
         workers
@@ -162,146 +158,49 @@ async fn gateway(workers: Vec<String>, plan: GatewayPlan) -> turmoil::Result {
     arguments.push(format!("--max-concurrent-requests={PLACES}"));
     arguments.push(format!("--max-resumes={}", plan.max_resumes));
     arguments.push(format!("--resume-wait-s={}", plan.resume_wait_s));
+    arguments.push(format!("--slow-client-s={}", plan.slow_client_s));
+    if let Some(seconds) = plan.request_timeout_s {
+        arguments.push(format!("--request-timeout-s={seconds}"));
+    }
+    if plan.needs_key {
+        arguments.push(format!("--api-key={KEY}"));
+        arguments.push(format!("--key-limits=concurrent={PLACES_OF_ONE}"));
+    }
     let options = GatewayOptions::try_parse_from(arguments)?;
+    let grpc = Some((grpc, grpc_address));
     let never = std::future::pending();
-    inflight_gateway::serve_on_network(listener, network(), &options, never).await?;
+    inflight_gateway::serve_on_network(listener, grpc, network(), &options, never).await?;
     Ok(())
 }
 
 async fn ask_all(name: String, plan: ClientPlan, shared: Rc<Shared>) -> turmoil::Result {
     sleep(plan.begins_at).await;
-    for ask in &plan.asks {
+    let caller = caller(&name, plan.speaks_http2, &shared);
+    let mut looks = JoinSet::new();
+    for ask in plan.asks {
         sleep(ask.after).await;
         let asked = elapsed();
-        let answer = client::ask(&name, plan.speaks_http2, ask).await;
+        let answer = client::ask(&caller, &ask).await;
         let circumstances = Circumstances {
-            is_calm: shared.plan.is_calm(),
+            is_calm: shared.plan.kind == Kind::Calm,
             had_worker: shared.plan.had_worker(asked, elapsed()),
             was_reached: shared.plan.holds_no_client(),
+            survives_restarts: shared.plan.restarts_are_survived(&answer.times),
+            deadline: shared.plan.deadline(&ask),
+            reads_slowly: ask.reads_every.is_some(),
         };
-        {
-            let mut report = shared.report.borrow_mut();
-            report.requests += 1;
-            match answer.end {
-                End::Whole => report.whole += 1,
-                End::Left => report.left += 1,
-                End::Cut(_) => report.cut += 1,
-                _ => report.errors += 1,
-            }
-        }
+        shared.report.borrow_mut().count(&answer.end);
         for broken in judge(&ask.question, &answer, circumstances) {
-            let how = format!("{name}: {} ({:?})", broken.how, ask.question);
+            let how = format!("{name}: {} ({ask:?})", broken.how);
             shared.breaks(broken.invariant, how);
         }
-        if answer.end == End::Left {
-            check_stopped(&name, &ask.question.content, &shared).await;
-        }
+        let is_http2 = plan.speaks_http2 && ask.question.surface != Surface::Grpc;
+        let look = after(name.clone(), ask, answer, is_http2, Rc::clone(&shared));
+        looks.spawn_local(look);
     }
+    while looks.join_next().await.is_some() {}
     shared.asking.set(shared.asking.get() - 1);
     Ok(())
-}
-
-/// After a client has left: its request is stopped soon, where nothing keeps the stop from arriving.
-async fn check_stopped(name: &str, content: &str, shared: &Shared) {
-    let left = elapsed();
-    sleep(STOPPED).await;
-    if !shared.plan.all_were_well(left, elapsed()) {
-        return;
-    }
-    for worker in shared.workers.iter().filter(|worker| worker.holds(content)) {
-        let how = format!("`{}` still works for {name}, which left", worker.name);
-        shared.breaks(Invariant::LeaversAreStopped, how);
-    }
-}
-
-/// When all clients have ended and everything has had time to be noticed: is anything still held?
-async fn audit(shared: Rc<Shared>) -> turmoil::Result {
-    while shared.asking.get() > 0 {
-        sleep(Duration::from_millis(100)).await;
-    }
-    sleep(QUIET).await;
-    for worker in &shared.workers {
-        let open = worker.open();
-        if open > 0 {
-            let how = format!("`{}` holds {open} requests", worker.name);
-            shared.breaks(Invariant::WorkersAreFree, how);
-        }
-    }
-    match timeout(MOMENT, metrics()).await {
-        Ok(Ok(page)) => {
-            for line in page.lines().filter(|line| is_held(line)) {
-                shared.breaks(Invariant::HandlesAreClosed, line.to_owned());
-            }
-        }
-        other => shared.breaks(
-            Invariant::HandlesAreClosed,
-            format!("no metrics: {other:?}"),
-        ),
-    }
-    let mut asked = Vec::new();
-    for _ in 0..PLACES_OF_ONE {
-        // One after another: a simulated port holds few that nobody has accepted yet.
-        match timeout(MOMENT, client::connect(false)).await {
-            Ok(Ok(connection)) => asked.push(connection),
-            other => {
-                let how = format!(
-                    "cannot connect: {:?}",
-                    other.map(|connected| connected.err())
-                );
-                shared.breaks(Invariant::PlacesAreFree, how);
-            }
-        }
-    }
-    let asked = asked.into_iter();
-    let asked = asked.map(|connection| tokio::spawn(timeout(MOMENT, small_question(connection))));
-    for asked in asked.collect::<Vec<_>>() {
-        match asked.await {
-            // A worker may say that so many at once would wait too long; that is not the gateway's limit.
-            Ok(Ok(Ok((200 | 503, _)))) => {}
-            other => shared.breaks(Invariant::PlacesAreFree, format!("{other:?}")),
-        }
-    }
-    Ok(())
-}
-
-/// Whether a line of the gateway's metrics shows something that is held; the page's own request is.
-fn is_held(line: &str) -> bool {
-    let value = |name: &str| {
-        let rest = line.strip_prefix(name)?;
-        rest.rsplit(' ').next()?.parse::<f64>().ok()
-    };
-    value("inflight_gateway_worker_active").is_some_and(|held| held > 0.0)
-        || value("inflight_gateway_active_requests").is_some_and(|held| held > 1.0)
-}
-
-async fn metrics() -> Result<String, String> {
-    let request = Request::get("/metrics").header("host", "gateway");
-    let request = request.body(Full::default());
-    let request = request.map_err(|error| error.to_string())?;
-    let response = client::connect(false).await?.send(request).await?;
-    let body = response.into_body().collect().await;
-    let body = body.map_err(|error| error.to_string())?.to_bytes();
-    Ok(String::from_utf8_lossy(&body).into_owned())
-}
-
-async fn small_question(connection: client::Connected) -> Result<(u16, String), String> {
-    let question = Question {
-        is_chat: false,
-        is_streamed: false,
-        content: "a".to_owned(),
-        choices: 1,
-        max_tokens: 2,
-    };
-    let body = Full::<Bytes>::from(question.body().to_string());
-    let request = Request::post(question.path())
-        .header("host", "gateway")
-        .header("content-type", "application/json");
-    let request = request.body(body).map_err(|error| error.to_string())?;
-    let response = connection.send(request).await?;
-    let status = response.status().as_u16();
-    let body = response.into_body().collect().await;
-    let body = body.map_err(|error| error.to_string())?.to_bytes();
-    Ok((status, String::from_utf8_lossy(&body).into_owned()))
 }
 
 /// Runs to the end, with each fault at its time. Returns the virtual time that it took.
@@ -310,6 +209,7 @@ fn play(sim: &mut Sim<'_>, determinism: &Determinism, shared: &Shared) -> Durati
     faults.sort_by_key(|fault| fault.at);
     let mut coming = faults.into_iter().peekable();
     let mut present: Vec<Fault> = Vec::new();
+    let mut cuts: VecDeque<(Duration, usize)> = VecDeque::new();
     loop {
         let now = sim.elapsed();
         determinism.set_between(now);
@@ -317,19 +217,32 @@ fn play(sim: &mut Sim<'_>, determinism: &Determinism, shared: &Shared) -> Durati
             present.iter().partition(|fault| fault.until <= now);
         present = still;
         for fault in over {
-            end_fault(sim, shared, fault, &present);
+            end_fault(sim, shared, fault);
         }
         while let Some(fault) = coming.next_if(|fault| fault.at <= now) {
             // One at a time for each worker and client.
             if present
                 .iter()
-                .all(|other| target(other.kind) != target(fault.kind))
+                .all(|other| other.kind.target() != fault.kind.target())
             {
                 note("fault", "begins", format!("{:?}", fault.kind).as_bytes());
                 shared.report.borrow_mut().faults += 1;
                 begin_fault(sim, shared, fault.kind);
+                if let FaultKind::Cut(worker) = fault.kind {
+                    cuts.push_back((now, worker));
+                }
                 present.push(fault);
             }
+        }
+        while let Some((then, worker)) = cuts.pop_front_if(|(then, _)| *then + STOPPED <= now) {
+            check_lost(shared, worker, then);
+        }
+        for fault in &present {
+            repeat_fault(shared, *fault, now);
+        }
+        // Histories of broken runs are of no use, and what follows may be a consequence.
+        if !shared.report.borrow().broken.is_empty() {
+            return now;
         }
         match sim.step() {
             Ok(true) => return sim.elapsed(),
@@ -338,72 +251,6 @@ fn play(sim: &mut Sim<'_>, determinism: &Determinism, shared: &Shared) -> Durati
                 shared.breaks(Invariant::NoPanic, format!("a host failed: {error}"));
                 return sim.elapsed();
             }
-        }
-    }
-}
-
-/// Whom a fault concerns: a worker or a client.
-fn target(kind: FaultKind) -> (bool, usize) {
-    match kind {
-        FaultKind::HoldClient(client) => (false, client),
-        FaultKind::Crash(worker)
-        | FaultKind::PowerLoss(worker)
-        | FaultKind::Leave(worker)
-        | FaultKind::Partition(worker)
-        | FaultKind::Hold(worker)
-        | FaultKind::Slow(worker) => (true, worker),
-    }
-}
-
-fn link(sim: &Sim<'_>, other: &str) -> (IpAddr, IpAddr) {
-    (sim.lookup(GATEWAY.0), sim.lookup(other))
-}
-
-fn begin_fault(sim: &mut Sim<'_>, shared: &Shared, kind: FaultKind) {
-    let (is_worker, place) = target(kind);
-    let name = match is_worker {
-        true => shared.workers[place].name.clone(),
-        false => format!("client-{place}"),
-    };
-    let (gateway, other) = link(sim, &name);
-    match kind {
-        FaultKind::Crash(_) => sim.crash(other),
-        FaultKind::PowerLoss(_) => {
-            // What it still had on the way, and the end of its connections, reach nobody.
-            sim.partition(gateway, other);
-            sim.crash(other);
-        }
-        FaultKind::Leave(place) => shared.workers[place].leave.notify_one(),
-        FaultKind::Partition(_) => sim.partition(gateway, other),
-        FaultKind::Hold(_) | FaultKind::HoldClient(_) => sim.hold(gateway, other),
-        FaultKind::Slow(_) => sim.set_link_max_message_latency(gateway, other, SLOW),
-    }
-}
-
-fn end_fault(sim: &mut Sim<'_>, shared: &Shared, fault: Fault, present: &[Fault]) {
-    note("fault", "ends", format!("{:?}", fault.kind).as_bytes());
-    let (is_worker, place) = target(fault.kind);
-    let name = match is_worker {
-        true => shared.workers[place].name.clone(),
-        false => format!("client-{place}"),
-    };
-    let (gateway, other) = link(sim, &name);
-    debug_assert!(
-        present
-            .iter()
-            .all(|one| target(one.kind) != target(fault.kind))
-    );
-    match fault.kind {
-        FaultKind::PowerLoss(_) => {
-            sim.repair(gateway, other);
-            sim.bounce(other);
-        }
-        // One that has not ended by then is killed, as a supervisor does.
-        FaultKind::Crash(_) | FaultKind::Leave(_) => sim.bounce(other),
-        FaultKind::Partition(_) => sim.repair(gateway, other),
-        FaultKind::Hold(_) | FaultKind::HoldClient(_) => sim.release(gateway, other),
-        FaultKind::Slow(_) => {
-            sim.set_link_max_message_latency(gateway, other, shared.plan.max_latency);
         }
     }
 }

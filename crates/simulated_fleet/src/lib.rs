@@ -10,13 +10,17 @@
 //! | `question` | a request and its answer, known beforehand |
 //! | `client` | asking, and what was read |
 //! | `worker` | workers, and what their executors were given |
-//! | `fleet` | a run: hosts, faults, the end |
+//! | `fleet` | a run: hosts, and clients one request after another |
+//! | `faults` | how what goes wrong begins and ends |
+//! | `audit` | looks at workers during a run, and at what is held at its end |
 //! | `oracle` | the invariants |
 //! | `history` | the hash over all events |
 //! | `report`, `process` | what came of a seed; a process for each |
 
+mod audit;
 mod client;
 mod determinism;
+mod faults;
 mod fleet;
 mod history;
 mod network;

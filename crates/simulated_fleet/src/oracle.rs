@@ -4,7 +4,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::question::Question;
+use crate::question::{Question, Surface};
 
 /// A request must have ended so long after it was sent, whatever happens: the gateway waits 30 s for a worker, and
 /// each fault lasts some seconds.
@@ -15,6 +15,9 @@ pub(crate) const STOPPED: Duration = Duration::from_secs(1);
 
 /// A silent worker is given up for new answers after 1.5 s; messages, queues and the prompt take the rest, twice.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+
+/// A deadline is kept within this: the gateway waits 250 ms for its worker to say so, and messages take their time.
+const GRACE: Duration = Duration::from_millis(1_500);
 
 /// What is promised, in the order of `docs/RELIABILITY.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,7 +31,7 @@ pub(crate) enum Invariant {
     /// Usage is that of the prompt and of the tokens sent.
     UsageIsTrue,
     /// A failure is one that the client may retry: 429 or 5xx with a reason, never a blame of a valid request, and
-    /// never an internal error.
+    /// never an internal error. What is late had a deadline.
     ErrorIsFit,
     /// Every request ends in bounded time.
     AnsweredInTime,
@@ -38,12 +41,25 @@ pub(crate) enum Invariant {
     LossesAreSurvived,
     /// If one worker was well all the time, a stream pauses for [`LONGEST_PAUSE`] at most.
     PausesAreShort,
-    /// What a client has left is stopped at its worker within [`STOPPED`].
-    LeaversAreStopped,
+    /// A request that is over, because its client has left or has its answer, is stopped at its worker within
+    /// [`STOPPED`].
+    OverIsStopped,
+    /// A worker that is well is not asked to stop what it has just been given, unless its client wants that.
+    WorkIsKept,
+    /// A request that has a deadline ends by then.
+    DeadlinesAreKept,
+    /// A stream that continued at another worker says so in its trailers.
+    ResumedIsSaid,
+    /// A worker that is well for some time is ready again.
+    WorkersReturn,
+    /// A worker that is away for some time is not ready.
+    LostIsNotReady,
     /// Nothing cuts the connection of a client while its gateway runs.
     NoCutByGateway,
-    /// At the end no executor holds a request.
+    /// At the end no executor holds a request, and one small request is answered.
     WorkersAreFree,
+    /// What a worker had for connections that were reset is stopped within [`STOPPED`].
+    LostIsStopped,
     /// At the end the gateway holds no handle at a worker and answers no request.
     HandlesAreClosed,
     /// At the end all places for requests are free.
@@ -65,9 +81,15 @@ impl Invariant {
             Self::CalmIsWhole => "calm-is-whole",
             Self::LossesAreSurvived => "losses-are-survived",
             Self::PausesAreShort => "pauses-are-short",
-            Self::LeaversAreStopped => "leavers-are-stopped",
+            Self::OverIsStopped => "over-is-stopped",
+            Self::WorkIsKept => "work-is-kept",
+            Self::DeadlinesAreKept => "deadlines-are-kept",
+            Self::ResumedIsSaid => "resumed-is-said",
+            Self::WorkersReturn => "workers-return",
+            Self::LostIsNotReady => "lost-is-not-ready",
             Self::NoCutByGateway => "no-cut-by-gateway",
             Self::WorkersAreFree => "workers-are-free",
+            Self::LostIsStopped => "lost-is-stopped",
             Self::HandlesAreClosed => "handles-are-closed",
             Self::PlacesAreFree => "places-are-free",
             Self::NoPanic => "no-panic",
@@ -111,10 +133,43 @@ pub(crate) struct Answer {
     /// The text of each choice.
     pub(crate) texts: Vec<String>,
     pub(crate) end: End,
-    /// Tokens of prompt and completion.
-    pub(crate) usage: Option<(u64, u64)>,
+    pub(crate) usage: Option<Usage>,
     /// The longest time without a byte; of a stream, after its first.
     pub(crate) pause: Duration,
+    /// Whether its trailers say that it continued at another worker.
+    pub(crate) was_resumed: bool,
+    /// When it was asked for, when something was read, and when it ended.
+    pub(crate) times: Vec<Duration>,
+}
+
+impl Answer {
+    fn took(&self) -> Duration {
+        match (self.times.first(), self.times.last()) {
+            (Some(first), Some(last)) => *last - *first,
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Whether its server says that there was no time left.
+    fn is_late(&self) -> bool {
+        match &self.end {
+            End::Error { status, text } => {
+                *status == Some(504)
+                    || text.contains("time has run out")
+                    || text.contains("timed out")
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Tokens, as an answer counts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub(crate) prompt: u64,
+    pub(crate) completion: u64,
+    /// Of the prompt, found in a cache.
+    pub(crate) cached: u64,
 }
 
 /// What was the matter while a request was open.
@@ -126,6 +181,12 @@ pub(crate) struct Circumstances {
     pub(crate) had_worker: bool,
     /// Nothing held the client's own connection.
     pub(crate) was_reached: bool,
+    /// Its workers only ended and started again, and it had time to continue in between.
+    pub(crate) survives_restarts: bool,
+    /// How long it may take.
+    pub(crate) deadline: Option<Duration>,
+    /// The client pauses between its reads.
+    pub(crate) reads_slowly: bool,
 }
 
 /// What is wrong with an answer.
@@ -147,20 +208,25 @@ pub(crate) fn judge(
             breaks(Invariant::PartIsBeginning, how);
         }
     }
-    if is_whole && answer.texts.len() != question.choices as usize {
-        let how = format!("{} of {} choices", answer.texts.len(), question.choices);
+    let choices = question.all_choices();
+    if is_whole && answer.texts.len() != choices as usize {
+        let how = format!("{} of {choices} choices", answer.texts.len());
         breaks(Invariant::WholeIsWhole, how);
     }
-    let usage = (question.prompt_tokens(), question.completion_tokens());
-    if is_whole && answer.usage != Some(usage) {
-        let how = format!("{:?}, and it should be {usage:?}", answer.usage);
+    let tokens = (question.prompt_tokens(), question.completion_tokens());
+    let counts = !matches!(question.surface, Surface::Generate | Surface::Grpc);
+    let is_true =
+        |usage: Usage| (usage.prompt, usage.completion) == tokens && usage.cached <= usage.prompt;
+    if is_whole && counts && !answer.usage.is_some_and(is_true) {
+        let how = format!("{:?}, and it should be {tokens:?}", answer.usage);
         breaks(Invariant::UsageIsTrue, how);
     }
     match &answer.end {
         End::Whole | End::Left => {}
         End::Error { status, text } => {
-            let fits = status.is_none_or(|status| matches!(status, 429 | 502 | 503 | 504));
-            if !fits || text.is_empty() {
+            let fits = status.is_none_or(|status| matches!(status, 429 | 502 | 503 | 504 | 529));
+            let is_early = answer.is_late() && circumstances.deadline.is_none();
+            if !fits || text.is_empty() || is_early {
                 breaks(Invariant::ErrorIsFit, format!("{status:?} {text:?}"));
             }
         }
@@ -170,6 +236,13 @@ pub(crate) fn judge(
             Invariant::AnsweredInTime,
             format!("not within {PATIENCE:?}"),
         ),
+    }
+    let limit = circumstances.deadline.filter(|_| {
+        circumstances.was_reached && !circumstances.reads_slowly && answer.end != End::Left
+    });
+    if let Some(limit) = limit.filter(|limit| answer.took() > *limit + GRACE) {
+        let how = format!("{:?} after {:?} of {limit:?}", answer.end, answer.took());
+        breaks(Invariant::DeadlinesAreKept, how);
     }
     let may_pause =
         !question.is_streamed || !circumstances.had_worker || !circumstances.was_reached;
@@ -182,12 +255,15 @@ pub(crate) fn judge(
     let has_failed = match &answer.end {
         End::Whole | End::Left => false,
         // A worker may have too much to do, however well it is.
-        End::Error { text, .. } => !text.contains("full"),
+        End::Error { text, .. } => !text.contains("full") && !answer.is_late(),
         _ => true,
     };
+    let has_begun = answer.texts.iter().any(|text| !text.is_empty());
     if has_failed && circumstances.is_calm {
         breaks(Invariant::CalmIsWhole, format!("{:?}", answer.end));
-    } else if has_failed && circumstances.had_worker {
+    } else if has_failed
+        && (circumstances.had_worker || circumstances.survives_restarts && has_begun)
+    {
         breaks(Invariant::LossesAreSurvived, format!("{:?}", answer.end));
     }
     broken
@@ -199,11 +275,9 @@ mod tests {
 
     fn question() -> Question {
         Question {
-            is_chat: false,
             is_streamed: true,
-            content: "a".to_owned(),
-            choices: 1,
             max_tokens: 4,
+            ..Question::small()
         }
     }
 
@@ -211,8 +285,14 @@ mod tests {
         let answer = Answer {
             texts: vec![text.to_owned()],
             end,
-            usage: Some(usage),
+            usage: Some(Usage {
+                prompt: usage.0,
+                completion: usage.1,
+                cached: 0,
+            }),
             pause: Duration::ZERO,
+            was_resumed: false,
+            times: Vec::new(),
         };
         let broken = judge(&question(), &answer, Circumstances::default());
         broken.iter().map(|one| one.invariant.name()).collect()
@@ -234,6 +314,8 @@ mod tests {
             ["part-is-beginning"]
         );
         assert_eq!(names("", error(Some(400)), (1, 4)), ["error-is-fit"]);
+        // Nobody has set a deadline.
+        assert_eq!(names("", error(Some(504)), (1, 4)), ["error-is-fit"]);
         let unfinished = End::Unfinished("no end".to_owned());
         assert_eq!(names(&whole, unfinished, (1, 4)), ["end-is-shown"]);
     }

@@ -1,47 +1,32 @@
 //! What a seed decides before anything runs: how many workers and clients there are, what is asked when, and which
-//! faults come. Pure.
+//! faults come; and what follows from it for a time or a worker. Pure.
+
+mod draw;
 
 use std::time::Duration;
 
-use crate::determinism::mix;
+use self::draw::Dice;
 use crate::question::Question;
-
-/// Faults begin and end within this; then the fleet has time to recover.
-const FAULTS_UNTIL_MS: u64 = 15_000;
 
 /// A fleet is ready within this.
 const READY: Duration = Duration::from_secs(5);
 /// Of a fault of a worker nothing is left so long after it: a silent connection is given up after 9 s.
-const WELL: Duration = Duration::from_secs(15);
+pub(crate) const WELL: Duration = Duration::from_secs(15);
+/// So long after a fault of a worker, it works for nobody whose connection was lost: the longest answer takes as long.
+const FORGOTTEN: Duration = Duration::from_secs(30);
+/// A worker that started again after it was seen to end is ready after this: gateways look for it every 2 s.
+const BACK: Duration = Duration::from_secs(4);
+/// A worker that is silent is known to be: gateways wait 1.5 s.
+const SILENT: Duration = Duration::from_millis(2_500);
 /// A request that gets no token from so many workers in a row may fail, however well others are.
 const LOSSES: usize = 3;
-
-/// Numbers that a seed decides.
-pub(crate) struct Dice(u64);
-
-impl Dice {
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// A number from `least` to `most`.
-    pub(crate) fn between(&mut self, least: u64, most: u64) -> u64 {
-        least + mix(&mut self.0) % (most - least + 1)
-    }
-
-    /// True in so many of a hundred cases.
-    pub(crate) fn chance(&mut self, percent: u64) -> bool {
-        self.between(1, 100) <= percent
-    }
-
-    fn ms(&mut self, least: u64, most: u64) -> Duration {
-        Duration::from_millis(self.between(least, most))
-    }
-}
+/// A worker's end is known so long after it.
+const KNOWN: Duration = Duration::from_millis(500);
 
 /// A run.
 #[derive(Debug)]
 pub(crate) struct Plan {
+    pub(crate) kind: Kind,
     pub(crate) workers: Vec<WorkerPlan>,
     pub(crate) clients: Vec<ClientPlan>,
     pub(crate) faults: Vec<Fault>,
@@ -52,11 +37,28 @@ pub(crate) struct Plan {
     pub(crate) socket_segments: usize,
 }
 
-/// How the gateway treats answers that lose their worker.
+/// What goes wrong in a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Nothing.
+    Calm,
+    /// Workers are killed one after another, and each is soon back.
+    Restarts,
+    /// One of several workers is silent for some seconds.
+    Silence,
+    /// The only worker is away now and then, for some seconds.
+    Alone,
+    Any,
+}
+
+/// The gateway's options.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GatewayPlan {
     pub(crate) max_resumes: u32,
     pub(crate) resume_wait_s: u64,
+    pub(crate) slow_client_s: u64,
+    pub(crate) request_timeout_s: Option<u64>,
+    pub(crate) needs_key: bool,
 }
 
 impl GatewayPlan {
@@ -64,6 +66,9 @@ impl GatewayPlan {
     const DEFAULT: Self = Self {
         max_resumes: 16,
         resume_wait_s: 30,
+        slow_client_s: 60,
+        request_timeout_s: None,
+        needs_key: false,
     };
 
     fn survives(self) -> bool {
@@ -100,6 +105,10 @@ pub(crate) struct Ask {
     pub(crate) leaves_after: Option<Duration>,
     /// The client pauses so long between two reads.
     pub(crate) reads_every: Option<Duration>,
+    /// What the client's header allows.
+    pub(crate) deadline: Option<Duration>,
+    /// In how many pieces its body is sent.
+    pub(crate) pieces: u32,
 }
 
 /// Something that goes wrong for a while.
@@ -125,6 +134,8 @@ pub(crate) enum FaultKind {
     Hold(usize),
     /// What one client and the gateway send each other arrives when the fault is over.
     HoldClient(usize),
+    /// Connections between gateway and worker are reset, again and again.
+    Cut(usize),
     /// Messages between gateway and worker are slow.
     Slow(usize),
 }
@@ -132,34 +143,21 @@ pub(crate) enum FaultKind {
 impl Plan {
     pub(crate) fn of(seed: u64) -> Self {
         let dice = &mut Dice::new(seed);
-        let workers = dice.between(1, 4);
-        let reuses = dice.chance(50);
-        let workers: Vec<WorkerPlan> = (0..workers).map(|_| worker(dice, reuses)).collect();
+        let kind = draw::kind(dice);
+        let workers = draw::workers(dice, kind);
         let clients = dice.between(2, 7);
-        let mut clients: Vec<ClientPlan> = (0..clients).map(|_| client(dice)).collect();
-        // A fleet without faults answers everything: that is worth a look, too.
-        let faults = match dice.chance(15) {
-            true => 0,
-            false => dice.between(1, 12),
-        };
-        let faults = (0..faults).map(|_| fault(dice, workers.len(), clients.len()));
-        let faults: Vec<Fault> = faults.collect();
-        if faults.is_empty() {
+        let mut clients: Vec<ClientPlan> = (0..clients).map(|_| draw::client(dice, kind)).collect();
+        let faults = draw::faults(dice, kind, workers.len(), clients.len());
+        if kind == Kind::Calm {
             // Before the workers are ready, there is a reason to refuse.
             clients
                 .iter_mut()
                 .for_each(|client| client.begins_at += READY);
         }
-        // Most answers survive, so that other failures in their middle would be rare.
-        let gateway = match dice.chance(65) {
-            true => GatewayPlan::DEFAULT,
-            false => GatewayPlan {
-                max_resumes: dice.between(0, 1) as u32,
-                resume_wait_s: dice.between(0, 3),
-            },
-        };
+        let holds_clients = faults.iter().any(|fault| fault.kind.worker().is_none());
         Self {
-            gateway,
+            kind,
+            gateway: draw::gateway(dice, kind, holds_clients),
             faults,
             workers,
             clients,
@@ -168,126 +166,135 @@ impl Plan {
         }
     }
 
-    /// Whether nothing goes wrong.
-    pub(crate) fn is_calm(&self) -> bool {
-        self.faults.is_empty()
+    /// When a request must have been answered: the earlier one of the client's and the operator's limits.
+    pub(crate) fn deadline(&self, ask: &Ask) -> Option<Duration> {
+        let operator = self.gateway.request_timeout_s.map(Duration::from_secs);
+        match (ask.deadline, operator) {
+            (Some(own), Some(operator)) => Some(own.min(operator)),
+            (one, other) => one.or(other),
+        }
     }
 
     /// Whether no client's connection is held back.
     pub(crate) fn holds_no_client(&self) -> bool {
-        let mut kinds = self.faults.iter().map(|fault| fault.kind);
-        !kinds.any(|kind| matches!(kind, FaultKind::HoldClient(_)))
+        self.faults
+            .iter()
+            .all(|fault| fault.kind.worker().is_some())
     }
 
-    /// Whether no worker had a fault, nor what is left of one, from `from` until `until`.
+    /// Whether no worker had a fault from `from` until `until`, nor works for what was lost in one.
     pub(crate) fn all_were_well(&self, from: Duration, until: Duration) -> bool {
         let mut faults = self.faults.iter();
-        faults.all(|fault| fault.until + WELL <= from || until < fault.at)
+        faults.all(|fault| fault.until + FORGOTTEN <= from || until < fault.at)
+    }
+
+    /// Whether no other fault of this worker is there from `from` until `until`.
+    pub(crate) fn is_undisturbed(&self, worker: usize, from: Duration, until: Duration) -> bool {
+        let mut later = self.faults_of(worker).filter(|fault| fault.at > from);
+        later.all(|fault| fault.at > until)
+    }
+
+    /// Whether this worker had no fault then, nor what is left of one.
+    pub(crate) fn was_well(&self, worker: usize, then: Duration) -> bool {
+        let own = self.faults_of(worker);
+        let mut own = own.filter(|fault| fault.at <= then);
+        then >= READY && own.all(|fault| fault.until + WELL <= then)
+    }
+
+    fn faults_of(&self, worker: usize) -> impl Iterator<Item = &Fault> {
+        let faults = self.faults.iter();
+        faults.filter(move |fault| fault.kind.worker() == Some(worker))
     }
 
     /// Whether a worker was well from [`READY`] after the start, or [`WELL`] after its last fault, at `from` and until
     /// `until`, and fewer than [`LOSSES`] faults of others showed meanwhile.
     pub(crate) fn had_worker(&self, from: Duration, until: Duration) -> bool {
-        let of_workers = self
-            .faults
-            .iter()
-            .filter(|fault| !matches!(fault.kind, FaultKind::HoldClient(_)));
+        let of_workers = self.faults.iter();
+        let of_workers = of_workers.filter(|fault| fault.kind.worker().is_some());
         let showed = of_workers.filter(|fault| fault.at <= until && from < fault.until + WELL);
         if showed.count() >= LOSSES {
             return false;
         }
         let is_well = |worker: usize| {
-            let own = self
-                .faults
-                .iter()
-                .filter(|fault| fault.kind.concerns(worker));
-            let mut others = own.map(|fault| (fault.at, fault.until + WELL));
+            let mut others = self
+                .faults_of(worker)
+                .map(|fault| (fault.at, fault.until + WELL));
             others.all(|(began, over)| over <= from || until < began)
         };
         from >= READY && self.gateway.survives() && (0..self.workers.len()).any(is_well)
     }
+
+    /// Whether an answer of which something was read at these times, from its request to its end, survives its workers:
+    /// they only end and start again, and fewer than [`LOSSES`] ended from one time to the next.
+    pub(crate) fn restarts_are_survived(&self, times: &[Duration]) -> bool {
+        let ends = |pair: &[Duration]| match pair {
+            [from, until] => {
+                let faults = self.faults.iter();
+                let meanwhile =
+                    faults.filter(|fault| *from < fault.at + KNOWN && fault.at <= *until);
+                meanwhile.count()
+            }
+            _ => 0,
+        };
+        let is_ready = times.first().is_some_and(|first| *first >= READY);
+        let mut gaps = times.windows(2);
+        self.kind == Kind::Restarts
+            && self.gateway.survives()
+            && is_ready
+            && gaps.all(|pair| ends(pair) < LOSSES)
+    }
+
+    /// When which worker must be ready, or must not be: it is away, or was, and none of its other faults is near.
+    pub(crate) fn looks(&self) -> Vec<(Duration, usize, bool)> {
+        let of_workers = self.faults.iter();
+        let of_workers = of_workers.filter_map(|fault| Some((fault, fault.kind.worker()?)));
+        let looks = of_workers.flat_map(|(fault, worker)| {
+            let back = fault.until + fault.kind.back_after();
+            let mut others = self.faults_of(worker);
+            let is_alone = others.all(|other| {
+                std::ptr::eq(other, fault) || back < other.at || other.until + WELL <= fault.at
+            });
+            let away = fault.kind.missed_after().map(|after| fault.at + after);
+            let away = away.filter(|away| READY <= fault.at && *away < fault.until);
+            let away = away.map(|away| (away, worker, false));
+            let back = Some((back, worker, true));
+            [away, back].into_iter().flatten().filter(move |_| is_alone)
+        });
+        let mut looks: Vec<_> = looks.collect();
+        looks.sort_unstable();
+        looks
+    }
 }
 
 impl FaultKind {
-    /// Whether it may show at this worker.
-    fn concerns(self, worker: usize) -> bool {
+    /// The worker at which it may show.
+    pub(crate) fn worker(self) -> Option<usize> {
         match self {
-            Self::HoldClient(_) => false,
+            Self::HoldClient(_) => None,
             Self::Crash(one)
             | Self::PowerLoss(one)
             | Self::Leave(one)
             | Self::Partition(one)
             | Self::Hold(one)
-            | Self::Slow(one) => one == worker,
+            | Self::Cut(one)
+            | Self::Slow(one) => Some(one),
         }
     }
-}
 
-fn worker(dice: &mut Dice, reuses: bool) -> WorkerPlan {
-    WorkerPlan {
-        step_us: dice.between(1_000, 60_000) as u32,
-        max_batch_size: dice.between(8, 32) as u32,
-        blocks: dice.between(256, 1024) as u32,
-        reuses,
-        drain: dice.ms(200, 8_000),
+    /// How long after its beginning its worker is no longer ready.
+    fn missed_after(self) -> Option<Duration> {
+        match self {
+            Self::Crash(_) => Some(Duration::from_secs(1)),
+            Self::PowerLoss(_) | Self::Partition(_) | Self::Hold(_) => Some(SILENT),
+            _ => None,
+        }
     }
-}
 
-fn client(dice: &mut Dice) -> ClientPlan {
-    let asks = dice.between(3, 12);
-    ClientPlan {
-        speaks_http2: dice.chance(30),
-        begins_at: dice.ms(0, 3_000),
-        asks: (0..asks).map(|_| ask(dice)).collect(),
-    }
-}
-
-fn ask(dice: &mut Dice) -> Ask {
-    // No two requests have the same: by it a request is found again at a worker.
-    let letters = dice.between(12, 60);
-    let letter = |dice: &mut Dice| char::from(b'a' + dice.between(0, 25) as u8);
-    let question = Question {
-        is_chat: dice.chance(60),
-        is_streamed: dice.chance(70),
-        content: (0..letters).map(|_| letter(dice)).collect(),
-        choices: if dice.chance(20) {
-            dice.between(2, 3) as u32
-        } else {
-            1
-        },
-        max_tokens: match dice.chance(20) {
-            true => dice.between(1, 3) as u32,
-            false => dice.between(4, 150) as u32,
-        },
-    };
-    Ask {
-        after: dice.ms(0, 1_500),
-        question,
-        leaves_after: dice.chance(12).then(|| dice.ms(1, 5_000)),
-        reads_every: dice.chance(10).then(|| dice.ms(10, 400)),
-    }
-}
-
-fn fault(dice: &mut Dice, workers: usize, clients: usize) -> Fault {
-    let one = |dice: &mut Dice, of: usize| dice.between(0, of as u64 - 1) as usize;
-    let worker = one(dice, workers);
-    let kind = match dice.between(0, 9) {
-        0..=2 => FaultKind::Crash(worker),
-        3 => FaultKind::PowerLoss(worker),
-        4..=5 => FaultKind::Leave(worker),
-        6 => FaultKind::Partition(worker),
-        7 => FaultKind::Hold(worker),
-        8 => FaultKind::HoldClient(one(dice, clients)),
-        _ => FaultKind::Slow(worker),
-    };
-    let at = dice.between(0, FAULTS_UNTIL_MS);
-    let lasts = match dice.chance(50) {
-        true => dice.between(1, 500),
-        false => dice.between(500, 8_000),
-    };
-    Fault {
-        at: Duration::from_millis(at),
-        until: Duration::from_millis(at + lasts),
-        kind,
+    /// How long after its end its worker is ready at the latest.
+    fn back_after(self) -> Duration {
+        match self {
+            Self::Crash(_) | Self::Leave(_) | Self::Cut(_) => BACK,
+            _ => WELL,
+        }
     }
 }

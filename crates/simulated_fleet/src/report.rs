@@ -1,6 +1,6 @@
 //! What came of a seed, as a value and as the line that its process prints.
 
-use crate::oracle::Invariant;
+use crate::oracle::{End, Invariant};
 
 /// What came of a seed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -66,6 +66,17 @@ impl Report {
                 .map(|one| one.as_str().map(str::to_owned))
                 .collect::<Option<_>>()?,
         })
+    }
+
+    /// Counts an answer by its end.
+    pub(crate) fn count(&mut self, end: &End) {
+        self.requests += 1;
+        match end {
+            End::Whole => self.whole += 1,
+            End::Left => self.left += 1,
+            End::Cut(_) => self.cut += 1,
+            _ => self.errors += 1,
+        }
     }
 
     /// Adds what came of another seed.

@@ -16,10 +16,14 @@ use inflight_worker::{SimulatedExecutor, SimulatedOptions, WorkerOptions, serve_
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
+use crate::determinism::elapsed;
 use crate::history::note;
-use crate::network::SimulatedListener;
+use crate::network::{Cuts, SimulatedListener};
 use crate::plan::WorkerPlan;
 use crate::question::MODEL;
+
+/// Connections of a worker at once: some for each time that a gateway lost it and it did not notice.
+const CONNECTIONS: usize = 16;
 
 /// Where workers listen.
 pub(crate) const PORT: u16 = 8001;
@@ -34,6 +38,37 @@ pub(crate) struct WorkerHost {
     executor: RefCell<Option<Arc<Watched>>>,
     /// Processes so far.
     starts: Cell<u32>,
+    /// Resets its connections.
+    pub(crate) cuts: Arc<Cuts>,
+    said: Arc<Mutex<Said>>,
+}
+
+/// What happened at the executors of a worker's processes.
+#[derive(Default)]
+struct Said {
+    /// Requests that were cancelled while they ran.
+    cancelled: Vec<Cancelled>,
+    /// When resumed requests came to their end, and their prompts.
+    resumed: Vec<(Duration, Vec<u8>)>,
+}
+
+/// A request that was cancelled while it ran.
+struct Cancelled {
+    at: Duration,
+    /// How long the executor had had it.
+    after: Duration,
+    /// Whether it had generated anything.
+    has_begun: bool,
+    prompt: Vec<u8>,
+}
+
+/// A request that an executor has.
+struct Held {
+    since: Duration,
+    prompt: Vec<u8>,
+    has_begun: bool,
+    is_resumed: bool,
+    is_cancelled: bool,
 }
 
 impl WorkerHost {
@@ -44,6 +79,8 @@ impl WorkerHost {
             leave: Arc::default(),
             executor: RefCell::default(),
             starts: Cell::new(0),
+            cuts: Arc::default(),
+            said: Arc::default(),
         }
     }
 
@@ -55,22 +92,51 @@ impl WorkerHost {
             .map_or(0, |executor| executor.live.lock().len())
     }
 
+    /// Requests that the executor was given before then, and has not been asked to stop.
+    pub(crate) fn open_since_before(&self, then: Duration) -> usize {
+        let executor = self.executor.borrow();
+        executor.as_ref().map_or(0, |executor| {
+            let live = executor.live.lock();
+            let old = live
+                .values()
+                .filter(|held| held.since < then && !held.is_cancelled);
+            old.count()
+        })
+    }
+
     /// Whether the executor holds a request whose prompt has this text.
     pub(crate) fn holds(&self, text: &str) -> bool {
         let executor = self.executor.borrow();
         executor.as_ref().is_some_and(|executor| {
             let live = executor.live.lock();
-            let has_text = |prompt: &Vec<u8>| {
-                let mut parts = prompt.windows(text.len());
-                parts.any(|part| part == text.as_bytes())
-            };
-            live.values().any(has_text)
+            live.values().any(|held| has_text(&held.prompt, text))
         })
+    }
+
+    /// When an executor was asked to stop a request whose prompt has this text, that it had begun with, or had had for less
+    /// than `before`.
+    pub(crate) fn cancelled(&self, text: &str, before: Duration) -> Vec<Duration> {
+        let said = self.said.lock();
+        let soon = said
+            .cancelled
+            .iter()
+            .filter(|one| one.has_begun || one.after < before);
+        let own = soon.filter(|one| has_text(&one.prompt, text));
+        own.map(|one| one.at).collect()
+    }
+
+    /// When an executor completed a resumed request whose prompt has this text.
+    pub(crate) fn completed_resumed(&self, text: &str) -> Vec<Duration> {
+        let said = self.said.lock();
+        let own = said.resumed.iter();
+        let own = own.filter(|(_, prompt)| has_text(prompt, text));
+        own.map(|(at, _)| *at).collect()
     }
 
     /// One process, from its start to its end.
     pub(crate) async fn run(self: Rc<Self>) -> turmoil::Result {
         let listener = SimulatedListener::bind(PORT).await?;
+        let listener = listener.cut_by(Arc::clone(&self.cuts));
         self.starts.set(self.starts.get() + 1);
         note(&self.name, "start", &self.starts.get().to_le_bytes());
         let executor = SimulatedExecutor::new(SimulatedOptions {
@@ -86,12 +152,14 @@ impl WorkerHost {
             host: self.name.clone(),
             inner: executor,
             live: Mutex::default(),
+            said: Arc::clone(&self.said),
         });
         *self.executor.borrow_mut() = Some(Arc::clone(&executor));
         let options = WorkerOptions {
             served_model_name: MODEL.to_owned(),
             assets: byte_model_files().into_iter().collect(),
             drain_timeout: self.plan.drain,
+            max_grpc_connections: CONNECTIONS,
             ..WorkerOptions::default()
         };
         let address = (turmoil::lookup(self.name.as_str()), PORT).into();
@@ -107,8 +175,13 @@ impl WorkerHost {
 struct Watched {
     host: String,
     inner: SimulatedExecutor,
-    /// With their prompts.
-    live: Mutex<BTreeMap<ClientId, Vec<u8>>>,
+    live: Mutex<BTreeMap<ClientId, Held>>,
+    said: Arc<Mutex<Said>>,
+}
+
+fn has_text(prompt: &[u8], text: &str) -> bool {
+    let mut parts = prompt.windows(text.len().max(1));
+    parts.any(|part| part == text.as_bytes())
 }
 
 impl Executor for Watched {
@@ -124,15 +197,37 @@ impl Executor for Watched {
             let prompt = &request.input_token_ids;
             let said = format!("{id} {prompt:?} {most} {generated:?}");
             note(&self.host, "enqueue", said.as_bytes());
-            // The model's tokens are bytes.
-            let prompt = prompt.iter().map(|token| *token as u8).collect();
-            self.live.lock().insert(request.client_id, prompt);
+            let held = Held {
+                since: elapsed(),
+                // The model's tokens are bytes.
+                prompt: prompt.iter().map(|token| *token as u8).collect(),
+                has_begun: false,
+                is_resumed: !generated.is_empty(),
+                is_cancelled: false,
+            };
+            self.live.lock().insert(request.client_id, held);
         }
         self.inner.enqueue(requests)
     }
 
     fn cancel(&self, client_ids: &[ClientId]) -> Result<(), ExecutorFailed> {
         note(&self.host, "cancel", format!("{client_ids:?}").as_bytes());
+        let mut live = self.live.lock();
+        let mut said = self.said.lock();
+        for id in client_ids {
+            let Some(held) = live.get_mut(id) else {
+                continue;
+            };
+            held.is_cancelled = true;
+            let at = elapsed();
+            said.cancelled.push(Cancelled {
+                at,
+                after: at - held.since,
+                has_begun: held.has_begun,
+                prompt: held.prompt.clone(),
+            });
+        }
+        drop((live, said));
         self.inner.cancel(client_ids)
     }
 
@@ -145,8 +240,15 @@ impl Executor for Watched {
         }
         let mut live = self.live.lock();
         for (id, is_final) in rows.ids.iter().zip(&rows.finals) {
-            if *is_final != 0 {
-                live.remove(id);
+            if *is_final == 0 {
+                if let Some(held) = live.get_mut(id) {
+                    held.has_begun = true;
+                }
+                continue;
+            }
+            let ended = live.remove(id);
+            if let Some(held) = ended.filter(|held| held.is_resumed && !held.is_cancelled) {
+                self.said.lock().resumed.push((elapsed(), held.prompt));
             }
         }
         Ok(batch)
