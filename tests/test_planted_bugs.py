@@ -6,6 +6,7 @@ import re
 import subprocess
 
 import pytest
+
 from test_documentation import ROOT
 
 PATCHES = sorted((ROOT / "tests" / "planted").glob("*.patch"))

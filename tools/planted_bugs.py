@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Plants the bugs of `tests/planted`, one at a time, and simulates fleets until an invariant breaks.
 
-`make planted` plants all of them, `make planted PLANTED="3 17"` some. Each patch is applied to the last commit, in a
-separate working tree. While one bug is simulated, the next one is built. docs/reference/planted-bugs.md lists what was
-found. Exit code 1: a patch does not apply or does not compile.
+`make planted` plants all, `make planted PLANTED="3 17"` some. Each patch is applied to the last commit,
+in a separate working tree. While one bug is simulated, the next one is built. docs/reference/planted-bugs.md
+lists what was found. Exit code 1: a patch does not apply or does not compile.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ def plant(patches: list[Path], options: argparse.Namespace) -> list[Outcome]:
             program = programs / patch.stem
             began = time.monotonic()
             failure = build(tree, target, program)
-            say(f"{place + 1}/{len(patches)} {patch.stem}: {failure or f'built in {time.monotonic() - began:.0f} s'}")
+            built = failure or f"built in {time.monotonic() - began:.0f} s"
+            say(f"{place + 1}/{len(patches)} {patch.stem}: {built}")
             if failure:
                 outcomes.append(Outcome(patch.stem, failure=failure))
                 continue

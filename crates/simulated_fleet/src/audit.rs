@@ -9,7 +9,9 @@ use std::time::Duration;
 use http::Request;
 use http::request::Builder;
 use http_body_util::BodyExt;
+use tokio::io::AsyncReadExt;
 use tokio::time::{sleep, sleep_until, timeout};
+use turmoil::net::TcpStream;
 
 use crate::client::{self, Caller, KEY, MOMENT, Upload};
 use crate::determinism::elapsed;
@@ -17,6 +19,7 @@ use crate::fleet::Shared;
 use crate::oracle::{Answer, End, Invariant, STOPPED};
 use crate::plan::Ask;
 use crate::question::Question;
+use crate::worker::{CONNECTIONS, PORT};
 
 /// Requests that the gateway takes at once.
 pub(crate) const PLACES: u32 = 32;
@@ -24,6 +27,8 @@ pub(crate) const PLACES: u32 = 32;
 pub(crate) const PLACES_OF_ONE: u32 = PLACES - PLACES / 8;
 /// After the last answer, so long is waited before anything must be free: what was lost is noticed by then.
 const QUIET: Duration = Duration::from_secs(25);
+/// Connections of a worker that are free by then.
+const FREE_CONNECTIONS: usize = CONNECTIONS - 6;
 /// By then the last small questions have ended.
 const SETTLED: Duration = Duration::from_secs(4);
 /// A request that is stopped so soon after it came has gone elsewhere, and not because it had to wait for its turn.
@@ -117,6 +122,9 @@ pub(crate) async fn audit(shared: Rc<Shared>) -> turmoil::Result {
             shared.breaks(Invariant::WorkersAreFree, how);
         }
     }
+    for worker in &shared.workers {
+        check_connections(&worker.name, &shared).await;
+    }
     match timeout(MOMENT, metrics(&shared)).await {
         Ok(Ok(page)) => {
             for line in page.lines().filter(|line| is_held(line)) {
@@ -162,6 +170,30 @@ pub(crate) async fn audit(shared: Rc<Shared>) -> turmoil::Result {
         other => shared.breaks(Invariant::WorkersAreFree, format!("{other:?}")),
     }
     Ok(())
+}
+
+/// Opens connections to a worker, which must have places for them: the gateway has a few of them.
+async fn check_connections(worker: &str, shared: &Shared) {
+    let mut open = Vec::new();
+    for _ in 0..FREE_CONNECTIONS {
+        match timeout(MOMENT, TcpStream::connect((worker, PORT))).await {
+            Ok(Ok(connection)) => open.push(connection),
+            other => {
+                let how = format!("`{worker}`: {:?}", other.map(|connected| connected.err()));
+                shared.breaks(Invariant::ConnectionsAreFree, how);
+            }
+        }
+    }
+    sleep(STOPPED).await;
+    for connection in &mut open {
+        // One too many is closed at once.
+        let read = timeout(Duration::from_millis(10), connection.read(&mut [0])).await;
+        if matches!(read, Ok(Ok(0) | Err(_))) {
+            let how = format!("`{worker}` takes fewer than {FREE_CONNECTIONS} more");
+            shared.breaks(Invariant::ConnectionsAreFree, how);
+            return;
+        }
+    }
 }
 
 /// Looks whether a worker still works for connections that were reset at `then`; to be called [`STOPPED`] later.

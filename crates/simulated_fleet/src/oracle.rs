@@ -62,6 +62,8 @@ pub(crate) enum Invariant {
     LostIsStopped,
     /// At the end the gateway holds no handle at a worker and answers no request.
     HandlesAreClosed,
+    /// At the end a worker has places for more connections.
+    ConnectionsAreFree,
     /// At the end all places for requests are free.
     PlacesAreFree,
     /// Nothing panics.
@@ -91,6 +93,7 @@ impl Invariant {
             Self::WorkersAreFree => "workers-are-free",
             Self::LostIsStopped => "lost-is-stopped",
             Self::HandlesAreClosed => "handles-are-closed",
+            Self::ConnectionsAreFree => "connections-are-free",
             Self::PlacesAreFree => "places-are-free",
             Self::NoPanic => "no-panic",
         }

@@ -249,16 +249,23 @@ impl Plan {
         let of_workers = self.faults.iter();
         let of_workers = of_workers.filter_map(|fault| Some((fault, fault.kind.worker()?)));
         let looks = of_workers.flat_map(|(fault, worker)| {
+            let others = || {
+                self.faults_of(worker)
+                    .filter(|other| !std::ptr::eq(*other, fault))
+            };
             let back = fault.until + fault.kind.back_after();
-            let mut others = self.faults_of(worker);
-            let is_alone = others.all(|other| {
-                std::ptr::eq(other, fault) || back < other.at || other.until + WELL <= fault.at
-            });
+            let is_back = others()
+                .all(|other| back < other.at || other.until + other.kind.back_after() <= fault.at);
             let away = fault.kind.missed_after().map(|after| fault.at + after);
-            let away = away.filter(|away| READY <= fault.at && *away < fault.until);
+            let away = away.filter(|away| {
+                let mut others = others();
+                READY <= fault.at
+                    && *away < fault.until
+                    && others.all(|other| *away < other.at || other.until <= fault.at)
+            });
             let away = away.map(|away| (away, worker, false));
-            let back = Some((back, worker, true));
-            [away, back].into_iter().flatten().filter(move |_| is_alone)
+            let back = Some((back, worker, true)).filter(|_| is_back);
+            [away, back].into_iter().flatten()
         });
         let mut looks: Vec<_> = looks.collect();
         looks.sort_unstable();

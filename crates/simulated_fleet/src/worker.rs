@@ -23,7 +23,7 @@ use crate::plan::WorkerPlan;
 use crate::question::MODEL;
 
 /// Connections of a worker at once: some for each time that a gateway lost it and it did not notice.
-const CONNECTIONS: usize = 16;
+pub(crate) const CONNECTIONS: usize = 16;
 
 /// Where workers listen.
 pub(crate) const PORT: u16 = 8001;

@@ -36,7 +36,7 @@ pub(super) async fn exchange(caller: &Caller, ask: &Ask, read: &mut Read) -> Res
     let mut request = Request::new(tokio_stream::once(message));
     if caller.has_key {
         let key = format!("Bearer {KEY}").parse();
-        let key = key.map_err(|_| "the key is no metadata".to_owned())?;
+        let key = key.map_err(|_| "the key is not valid as metadata".to_owned())?;
         request.metadata_mut().insert("authorization", key);
     }
     let called = client.model_stream_infer(request).await;

@@ -89,7 +89,7 @@ pub(super) fn gateway(dice: &mut Dice, kind: Kind, holds_clients: bool) -> Gatew
         plan.request_timeout_s = Some(dice.between(15, 40));
     }
     // Longer than a reader pauses.
-    if !holds_clients && dice.chance(40) {
+    if !holds_clients && dice.chance(if kind == Kind::Calm { 75 } else { 40 }) {
         plan.slow_client_s = dice.between(5, 10);
     }
     plan.needs_key = dice.chance(40);
@@ -146,7 +146,7 @@ fn question(dice: &mut Dice, kind: Kind, surface: Surface) -> Question {
         true => dice.between(2, 3) as u32,
         false => 1,
     };
-    // What goes wrong had better meet answers in their middle.
+    // What goes wrong should meet answers in their middle.
     let long = if kind == Kind::Any { 8 } else { 30 };
     let max_tokens = match dice.chance(long) {
         true => dice.between(150, 450) as u32,
@@ -253,10 +253,10 @@ fn silence(dice: &mut Dice, workers: usize) -> Vec<Fault> {
 fn outages(dice: &mut Dice) -> Vec<Fault> {
     let mut at = Duration::ZERO;
     let mut next = |dice: &mut Dice| {
-        at += dice.ms(6_000, 12_000);
+        at += dice.ms(7_000, 14_000);
         Fault {
             at,
-            until: at + dice.ms(2_000, 5_500),
+            until: at + dice.ms(2_500, 7_000),
             kind: match dice.between(0, 7) {
                 0 => FaultKind::PowerLoss(0),
                 1 => FaultKind::Leave(0),
