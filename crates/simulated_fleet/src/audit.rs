@@ -114,7 +114,9 @@ pub(crate) async fn audit(shared: Rc<Shared>) -> turmoil::Result {
     while shared.asking.get() > 0 {
         sleep(Duration::from_millis(100)).await;
     }
-    sleep(QUIET).await;
+    let faults = shared.plan.faults.iter().map(|fault| fault.until);
+    let over = faults.max().unwrap_or_default();
+    sleep(over.saturating_sub(elapsed()) + QUIET).await;
     for worker in &shared.workers {
         let open = worker.open();
         if open > 0 {
