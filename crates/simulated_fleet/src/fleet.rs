@@ -234,7 +234,10 @@ fn play(sim: &mut Sim<'_>, determinism: &Determinism, shared: &Shared) -> Durati
                 present.push(fault);
             }
         }
-        while let Some((then, worker)) = cuts.pop_front_if(|(then, _)| *then + STOPPED <= now) {
+        while let Some(&(then, worker)) = cuts.front()
+            && then + STOPPED <= now
+        {
+            cuts.pop_front();
             check_lost(shared, worker, then);
         }
         for fault in &present {
