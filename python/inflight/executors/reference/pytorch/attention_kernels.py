@@ -1,7 +1,8 @@
 """Attention over the paged cache in Triton the language, as `operations` has it in plain PyTorch.
 
-Reads a cache block in one piece; numbers of an FP8 cache are widened where they are read. Generation splits
-long contexts over programs where there are too few sequences to fill the device; contexts go tile by tile.
+Reads a cache block in one piece; numbers of an FP8 cache are widened where they are read. Generation of one
+row, or within a window, splits every context over programs where there are too few sequences to fill the
+device (`generation_kernels` has the rest); contexts go tile by tile.
 Nothing here allocates by the values of a tensor, so that an iteration can be captured in a CUDA graph.
 """
 
@@ -11,6 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
+from .generation_kernels import Plan, attend
 from .operations import CONTEXT_TILE, Context, Shape, Tensor
 
 #: Shares of a context that are attended at once, where there are too few sequences to fill the device.
@@ -147,7 +149,10 @@ def generation_attention(
     positions: Tensor,
     window: int | None,
     shape: Shape,
+    plan: Plan | None,
 ) -> Tensor:
+    if plan is not None and window is None:
+        return attend(queries, keys, values, block_tables, slots, positions, plan, shape)
     rows = queries.shape[0]
     shared = shape.heads // shape.kv_heads
     splits, tile, warps, stages = _generation_plan(rows * shape.kv_heads)
@@ -245,6 +250,30 @@ def _context_attention(
     maximum = tl.full((ROWS,), -1e30, tl.float32)
     total = tl.zeros((ROWS,), tl.float32)
     mixed = tl.zeros((ROWS, PADDED), tl.float32)
+    if (WINDOW == 0) & (not ALIBI):
+        # Every row sees all of what lies before the first one: nothing is masked.
+        begin = (position + 1) // TILE * TILE
+        for start in range(0, begin, TILE):
+            place = start + tl.arange(0, TILE)
+            block = tl.load(table + place // BLOCK_SIZE).to(tl.int64)
+            base = ((block * KV_HEADS + kv_head) * BLOCK_SIZE + place % BLOCK_SIZE) * HEAD_DIM
+            reach = base[:, None] + columns[None, :]
+            if HEAD_DIM == PADDED:
+                key = tl.load(keys + reach).to(query.dtype)
+            else:
+                key = tl.load(keys + reach, mask=columns[None, :] < HEAD_DIM, other=0.0).to(query.dtype)
+            scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
+            higher = tl.maximum(maximum, tl.max(scores, axis=1) * scale)
+            weights = tl.exp2(scores * scale - higher[:, None])
+            correction = tl.exp2(maximum - higher)
+            total = total * correction + tl.sum(weights, axis=1)
+            if HEAD_DIM == PADDED:
+                value = tl.load(values + reach).to(query.dtype)
+            else:
+                value = tl.load(values + reach, mask=columns[None, :] < HEAD_DIM, other=0.0).to(query.dtype)
+            mixed = mixed * correction[:, None]
+            mixed += tl.dot(weights.to(value.dtype), value, input_precision=PRECISION)
+            maximum = higher
     for start in range(begin, end, TILE):
         place = start + tl.arange(0, TILE)
         inside = place < end

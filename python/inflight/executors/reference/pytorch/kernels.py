@@ -16,6 +16,7 @@ from inflight.executors.reference.model.families.family import Activation
 
 from .attention_kernels import context_attention, generation_attention
 from .expert_kernels import choose, mix, sort
+from .generation_kernels import plan as plan_generation
 from .linear_kernels import linear
 from .operations import Shape, Tensor, add_layer_norm
 from .operations import activate as _activate
@@ -29,6 +30,7 @@ __all__ = [
     "experts",
     "generation_attention",
     "linear",
+    "plan_generation",
     "prepare",
     "rotate_and_store",
 ]

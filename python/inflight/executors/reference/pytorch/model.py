@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
+from typing import Any
 
 import torch
 import torch.nn.functional as functional
@@ -145,6 +146,7 @@ class TorchModel:
         config, shape, ops = self.config, self.shape, self.operations
         epsilon = config.norm_epsilon
         generating = rows.generation_slots.shape[0]
+        plan = ops.plan_generation(rows.positions[:generating], shape) if generating else None
         x = self._embed(rows)
         delta: Tensor | None = None
         for index, layer in enumerate(self._layers):
@@ -165,7 +167,7 @@ class TorchModel:
                 self._values[index],
                 shape,
             )
-            mixed = self._attend(queries, rows, index, generating, layer.window)
+            mixed = self._attend(queries, rows, index, generating, layer.window, plan)
             mixed = mixed.reshape(len(mixed), -1)
             delta = ops.linear(mixed, layer.output, layer.output_bias)
             adapt(rows.adapted, index, "output", mixed, delta)
@@ -232,7 +234,9 @@ class TorchModel:
             return out.copy_(self.operations.linear(hidden, self._ends.head))
         return torch.matmul(hidden, self._ends.head.t(), out=out)
 
-    def _attend(self, queries: Tensor, rows: Rows, index: int, generating: int, window: int | None) -> Tensor:
+    def _attend(
+        self, queries: Tensor, rows: Rows, index: int, generating: int, window: int | None, plan: Any
+    ) -> Tensor:
         keys, values = self._keys[index], self._values[index]
         generation = None
         if generating:
@@ -245,6 +249,7 @@ class TorchModel:
                 rows.positions[:generating],
                 window,
                 self.shape,
+                plan,
             )
         if rows.context is None:
             return generation

@@ -228,6 +228,11 @@ def _rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     return torch.cat((first * cosines - second * sines, second * cosines + first * sines), dim=-1).to(x.dtype)
 
 
+def plan_generation(positions: Tensor, shape: Shape) -> Any:  # noqa: ARG001 -- the seam's
+    """How the generation rows of an iteration are attended to, in every layer: here, one after the other."""
+    return None
+
+
 def generation_attention(
     queries: Tensor,
     keys: Tensor,
@@ -237,9 +242,10 @@ def generation_attention(
     positions: Tensor,
     window: int | None,
     shape: Shape,
+    plan: Any,  # noqa: ARG001 -- the seam's
 ) -> Tensor:
     """One new token a sequence: ``queries [R, heads, head_dim]`` over the cache, by
-    ``block_tables [slots, ...]``.
+    ``block_tables [slots, ...]``, as `plan_generation` planned it.
 
     Reads whole tables, however long the sequences are: right, and slow for long ones.
     """

@@ -47,6 +47,15 @@ class PackedShape:
         """Elements of each part: generation, prompts' ids, positions and cache slots, tiles, choosing."""
         return [5 * self.generation, self.tokens, self.tokens, self.tokens, 4 * self.tiles, self.choosing]
 
+    def fits(self, other: PackedShape) -> bool:
+        """Whether ``other`` has room for all of it."""
+        return (
+            self.generation <= other.generation
+            and self.tokens <= other.tokens
+            and self.tiles <= other.tiles
+            and self.choosing <= other.choosing
+        )
+
     def rounded(self) -> PackedShape:
         """The next shape whose parts are all aligned."""
         return PackedShape(

@@ -15,6 +15,7 @@ import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,8 @@ from .packing import Array, Packed, PackedShape, Spare, padded_generation
 
 #: Prompt tokens of an iteration up to which launching its operations takes longer than spare rows do.
 _SMALL_PROMPTS = 512
+#: Chunks of prompts that an iteration from a graph has room for, or more where there are many sequences.
+_CHUNKS = 64
 
 
 class DeviceSteps:
@@ -74,7 +77,8 @@ class DeviceSteps:
         self._adapters = DeviceAdapters(self.device, model.dtype, lora_bytes)
         self.stream = torch.cuda.Stream(self.device) if self.cuda else None
         self._graphs: dict[int, Any] = {}
-        self._prompt_graphs: dict[int, Any] = {}
+        #: By prompt tokens and generation rows.
+        self._prompt_graphs: dict[tuple[int, int], Any] = {}
         self._pool: Any = None
         # Plain operations look at values on the host, which no graph can.
         if self.cuda and self._operations is not operations:
@@ -161,7 +165,7 @@ class DeviceSteps:
         by_hand = keeps_hidden or adapters or embedded is not None
         bucket = None if by_hand else self._prompt_bucket(packed.shape)
         if bucket is not None:
-            buffer = packed.padded(self._prompt_shape(bucket), self.spare)
+            buffer = packed.padded(self._prompt_shape(*bucket), self.spare)
             pinned = torch.from_numpy(buffer).pin_memory()
             self._prompt_inputs[: len(buffer)].copy_(pinned, non_blocking=True)
             self._prompt_graphs[bucket].replay()
@@ -239,14 +243,15 @@ class DeviceSteps:
     def _capture(self, limits: Limits) -> None:
         """Captures the graphs of all batch sizes, largest first, since they share their memory."""
         longest = limits.max_num_tokens
-        self._prompt_inputs = self._zeros(sum(self._prompt_shape(longest).sizes))
+        sizes = generation_sizes(limits.max_batch_size)
+        self._prompt_inputs = self._zeros(sum(self._prompt_shape(longest, sizes[-1]).sizes))
         with torch.inference_mode(), torch.cuda.stream(self.stream):
-            for bucket in reversed(prompt_buckets(longest)):
-                shape = self._prompt_shape(bucket)
+            for place in product(reversed(prompt_buckets(longest)), reversed(sizes)):
+                shape = self._prompt_shape(*place)
                 spare = Packed.empty().padded(shape, self.spare)
                 self._prompt_inputs[: len(spare)] = self.upload(spare)
                 buffer = self._prompt_inputs[: len(spare)]
-                self._prompt_graphs[bucket] = self.capture(partial(self._prompts, buffer, shape))
+                self._prompt_graphs[place] = self.capture(partial(self._prompts, buffer, shape))
             for bucket in reversed(buckets(limits.max_batch_size)):
                 self._fill(bucket)
                 self._graphs[bucket] = self.capture(partial(self._generate, bucket))
@@ -299,18 +304,20 @@ class DeviceSteps:
         hidden = self._model.forward(rows)
         return hidden, self._choose(hidden[choosing[: len(self.chosen)].long()])
 
-    def _prompt_bucket(self, shape: PackedShape) -> int | None:
-        """The graph for an iteration of that shape, where its spare rows cost less than launching by hand."""
-        bucket = next((one for one in self._prompt_graphs if one >= shape.tokens), None)
-        if bucket is None or (bucket > _SMALL_PROMPTS and bucket > 1.25 * shape.tokens):
+    def _prompt_bucket(self, shape: PackedShape) -> tuple[int, int] | None:
+        """The graph for an iteration of that shape, where its spare rows cost less than launching by hand:
+        the smallest of the next larger number of prompt tokens."""
+        tokens = next((one for one, _ in self._prompt_graphs if one >= shape.tokens), None)
+        if tokens is None or (tokens > _SMALL_PROMPTS and tokens > 1.25 * shape.tokens):
             return None
-        return bucket if shape.tiles <= self._prompt_shape(bucket).tiles else None
+        places = (place for place in self._prompt_graphs if place[0] == tokens)
+        return next((place for place in places if shape.fits(self._prompt_shape(*place))), None)
 
-    def _prompt_shape(self, bucket: int) -> PackedShape:
-        """What the graph of so many prompt tokens holds."""
-        batch = len(self.chosen)
-        tiles = bucket // CONTEXT_TILE + min(bucket, batch)
-        return PackedShape(batch, bucket, tiles, batch).rounded()
+    def _prompt_shape(self, tokens: int, generation: int) -> PackedShape:
+        """What the graph of so many prompt tokens and generation rows holds."""
+        choosing = min(generation + _CHUNKS, len(self.chosen))
+        tiles = tokens // CONTEXT_TILE + min(tokens, choosing)
+        return PackedShape(generation, tokens, tiles, choosing).rounded()
 
 
 class LedSteps(DeviceSteps):
@@ -380,6 +387,11 @@ def buckets(most: int) -> list[int]:
     sizes += range(160, 513, 32)
     sizes += range(576, 1025, 64)
     return [*(size for size in sizes if size < most), most]
+
+
+def generation_sizes(most: int) -> list[int]:
+    """Generation rows of an iteration with prompts that get a graph: spare ones cost as much as tokens."""
+    return [*(size for size in (64, 256) if size < most), most]
 
 
 def prompt_buckets(most: int) -> list[int]:

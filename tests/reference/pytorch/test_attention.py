@@ -1,0 +1,123 @@
+"""The kernels of attention compute what the plain operations do, whatever the lengths of the contexts.
+
+On a GPU in the types that models have; with TRITON_INTERPRET=1 on a CPU, in float32 and small.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'inflight-llm[torch]'")
+pytest.importorskip("triton", reason="Triton is not installed; it comes with PyTorch for CUDA")
+
+HAS_GPU = torch.cuda.is_available()
+if not HAS_GPU and "TRITON_INTERPRET" not in os.environ:
+    pytest.skip("there is no NVIDIA GPU; TRITON_INTERPRET=1 runs it", allow_module_level=True)
+
+from inflight.executors.reference.pytorch import generation_kernels, kernels, operations  # noqa: E402
+from inflight.executors.reference.pytorch.operations import CONTEXT_TILE, Context, Shape  # noqa: E402
+
+DEVICE = "cuda" if HAS_GPU else "cpu"
+TYPES = ["float32", "bfloat16"] if HAS_GPU else ["float32"]
+TOLERANCES = {"float32": 3e-6, "bfloat16": 6e-3}
+#: Heads, key heads, numbers of a head: shared and not, and a head that is not a power of two.
+SHAPES = [(4, 2, 16), (3, 3, 24), (8, 1, 32)]
+SIZE = 4
+Tensor = Any
+
+
+def cache(
+    lengths: Sequence[int], heads: int, kv_heads: int, head_dim: int, dtype: str
+) -> tuple[Shape, Tensor, Tensor, Tensor]:
+    """A shape, keys, values and block tables: blocks are in any order, and one row is nobody's."""
+    blocks = [-(-length // SIZE) for length in lengths]
+    width = max(blocks) + 1
+    shape = Shape(heads, kv_heads, head_dim, SIZE, width * SIZE)
+    made = torch.randn((2, sum(blocks) + 1, kv_heads, SIZE, head_dim), device=DEVICE)
+    keys, values = made.to(getattr(torch, dtype))
+    order = torch.randperm(sum(blocks), device=DEVICE, dtype=torch.int32)
+    tables = torch.full((len(lengths) + 1, width), sum(blocks), dtype=torch.int32, device=DEVICE)
+    for row, own in enumerate(order.split(blocks)):
+        tables[row + 1, : len(own)] = own
+    return shape, keys, values, tables
+
+
+def error(found: Tensor, expected: Tensor) -> float:
+    return float((found.float() - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("sizes", SHAPES)
+@pytest.mark.parametrize(
+    "lengths", [[1, 1], [700, 3], [1, 64, 65, 128, 129, 500], [5] * 40, [2100, *range(1, 20)]]
+)
+def test_generation_over_contexts_of_any_lengths(
+    lengths: list[int], sizes: tuple[int, int, int], dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So few that long contexts are cut, as they are where there are more of them.
+    monkeypatch.setattr(generation_kernels, "_MORE_PROGRAMS", 16)
+    torch.manual_seed(3)
+    shape, keys, values, tables = cache(lengths, *sizes, dtype)
+    queries = torch.randn((len(lengths), sizes[0], sizes[2]), device=DEVICE).to(keys.dtype)
+    positions = torch.tensor(lengths, dtype=torch.int32, device=DEVICE) - 1
+    slots = torch.arange(1, len(lengths) + 1, dtype=torch.int32, device=DEVICE)
+    plan = kernels.plan_generation(positions, shape)
+    assert plan is not None
+    plain = (queries.float(), keys.float(), values.float())
+    expected = operations.generation_attention(*plain, tables, slots, positions, None, shape, None)
+    # As the layers of an iteration do, with one plan.
+    for _ in range(3):
+        found = kernels.generation_attention(
+            queries, keys, values, tables, slots, positions, None, shape, plan
+        )
+        assert found.dtype == queries.dtype
+        assert error(found, expected) < TOLERANCES[dtype]
+    count = int(plan.chunks[0])
+    rows = plan.chunks[1 + 2 * len(lengths) :][:count].tolist()
+    assert rows == sorted(rows)
+    assert set(rows) == set(range(len(lengths)))
+    assert count <= plan.most
+    assert not plan.counters.any()
+
+
+def test_long_contexts_are_cut_and_short_ones_are_not() -> None:
+    lengths = [32000, *[20] * 63]
+    positions = torch.tensor(lengths, dtype=torch.int32, device=DEVICE) - 1
+    plan = kernels.plan_generation(positions, Shape(32, 8, 128, 32, 32768))
+    assert plan is not None
+    rows = plan.chunks[1 + 2 * 64 :][: int(plan.chunks[0])]
+    counts = torch.bincount(rows, minlength=64).tolist()
+    assert counts[1:] == [1] * 63
+    assert 16 <= counts[0] <= 32
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("sizes", SHAPES)
+@pytest.mark.parametrize("chunks", [[(0, 5)], [(0, 150), (7, 1), (63, 70)], [(200, 65), (64, 64), (65, 3)]])
+def test_prompts_from_any_position_on(
+    chunks: list[tuple[int, int]], sizes: tuple[int, int, int], dtype: str
+) -> None:
+    torch.manual_seed(4)
+    shape, keys, values, tables = cache([first + count for first, count in chunks], *sizes, dtype)
+    rows = sum(count for _, count in chunks)
+    queries = torch.randn((rows, sizes[0], sizes[2]), device=DEVICE).to(keys.dtype)
+    places, start = [], 0
+    for slot, (first, count) in enumerate(chunks, 1):
+        places.append((start, count, slot, first))
+        start += count
+    tiles = [
+        (row + offset, slot, first + offset, min(CONTEXT_TILE, count - offset))
+        for row, count, slot, first in places
+        for offset in range(0, count, CONTEXT_TILE)
+    ]
+    given = torch.tensor(tiles, dtype=torch.int32, device=DEVICE).T.contiguous()
+    packed = Context(given[0], given[1], given[2], given[3], tuple(places))
+    found, expected = torch.empty_like(queries), torch.empty_like(queries, dtype=torch.float32)
+    kernels.context_attention(queries, keys, values, tables, packed, None, shape, found)
+    plain = (queries.float(), keys.float(), values.float())
+    operations.context_attention(*plain, tables, packed, None, shape, expected)
+    assert error(found, expected) < TOLERANCES[dtype]
