@@ -38,6 +38,7 @@ COMMANDS = (
     "bench",
     "bench requests",
     "bench load",
+    "bench replay",
     "bench floor",
     "bench suite",
     "simulate",

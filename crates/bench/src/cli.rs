@@ -9,7 +9,10 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 
 use crate::floor::{Floor, FloorOptions};
-use crate::load::{self, Fields, Target, Wire, Workload, first_model};
+use crate::load::replay::{self, Replay};
+use crate::load::trace::{self, TraceOptions};
+use crate::load::{self, Fields, LoadError, Target, Wire, Workload, first_model};
+use crate::measure::Objective;
 use crate::process;
 use crate::suite::{self, SuiteOptions};
 
@@ -36,6 +39,8 @@ struct Cli {
 enum Command {
     /// Load one server with concurrent streams and report the results.
     Load(LoadArgs),
+    /// Replay a trace against a gateway, each request when it is due, and report the results.
+    Replay(ReplayArgs),
     /// Run a minimal server that writes one ready event per token, for comparison.
     Floor(FloorArgs),
     /// Start the servers one after another, each alone on a core, and compare them with the floor.
@@ -89,6 +94,56 @@ struct LoadArgs {
     /// Process id of the server, for its CPU time per token and its memory.
     #[arg(long)]
     pid: Option<u32>,
+    /// Print JSON instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct ReplayArgs {
+    /// The server, which takes token ids at `/v1/completions`.
+    #[arg(value_name = "HOST:PORT")]
+    address: String,
+    /// JSON lines with `timestamp` in milliseconds, `input_length`, `output_length` and `hash_ids`, which stand
+    /// for 512 tokens each; `group` and `model` are optional.
+    #[arg(value_name = "TRACE")]
+    trace: PathBuf,
+    /// Let the trace's time pass so many times as fast.
+    #[arg(long, default_value = "1", value_parser = factor)]
+    speed: f64,
+    /// Multiply the lengths of prompts, answers and hashed blocks by this.
+    #[arg(long, default_value = "1", value_parser = factor)]
+    length_scale: f64,
+    /// Send only so many requests of the trace, the first ones.
+    #[arg(long)]
+    requests: Option<usize>,
+    /// Run so many requests at a time instead, whenever they are due.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16384))]
+    streams: Option<u32>,
+    /// Token ids are below this.
+    #[arg(long, default_value_t = 32_000, value_parser = clap::value_parser!(u32).range(1..))]
+    vocab_size: u32,
+    /// Seed of the token ids; another one gives prompts that no cache has.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Milliseconds to the first token, at most, of a request that meets the objective.
+    #[arg(long, default_value = "500", value_parser = factor)]
+    first_token_ms: f64,
+    /// Mean milliseconds between tokens, at most, of a request that meets the objective.
+    #[arg(long, default_value = "25", value_parser = factor)]
+    inter_token_ms: f64,
+    /// Stop the run after this many seconds.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "300")]
+    timeout_s: Duration,
+    /// The model's name [default: the first that the server lists].
+    #[arg(long)]
+    model: Option<String>,
+    /// Sent as a bearer token to the gateway.
+    #[arg(long, env = "INFLIGHT_API_KEY", hide_env_values = true)]
+    api_key: Option<String>,
+    /// JSON object whose fields are added to each request, such as `{"temperature": 0}`.
+    #[arg(long, value_name = "JSON", value_parser = fields)]
+    body: Option<Fields>,
     /// Print JSON instead of a table.
     #[arg(long)]
     json: bool,
@@ -164,6 +219,14 @@ fn fields(text: &str) -> Result<Fields, String> {
     serde_json::from_str(text).map_err(|error| format!("not a JSON object: {error}"))
 }
 
+fn factor(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(factor) if (1e-6..=1e6).contains(&factor) => Ok(factor),
+        Ok(_) => Err("must be from 0.000001 to 1000000".to_owned()),
+        Err(_) => Err("not a number".to_owned()),
+    }
+}
+
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text
         .parse()
@@ -196,17 +259,22 @@ where
     };
     match cli.command {
         Command::Load(args) => load_command(args),
+        Command::Replay(args) => replay_command(args),
         Command::Floor(args) => floor_command(&args),
         Command::Suite(args) => suite_command(args),
     }
 }
 
-fn load_command(args: LoadArgs) -> i32 {
-    let address = args
-        .address
+/// An address as users write it, without what a URL adds.
+fn bare(address: &str) -> &str {
+    address
         .strip_prefix("http://")
-        .unwrap_or(&args.address)
-        .trim_end_matches('/');
+        .unwrap_or(address)
+        .trim_end_matches('/')
+}
+
+fn load_command(args: LoadArgs) -> i32 {
+    let address = bare(&args.address);
     let model = match (args.model, args.wire) {
         (Some(model), _) => Ok(model),
         (None, Wire::Openai) => first_model(address, args.api_key.as_deref()),
@@ -242,19 +310,63 @@ fn load_command(args: LoadArgs) -> i32 {
         timeout: args.timeout_s,
     };
     match load::run(&target, &workload) {
-        Ok(report) => {
-            let text = if args.json {
-                serde_json::to_string_pretty(&report).unwrap_or_else(|error| error.to_string())
-            } else {
-                report.table()
-            };
-            print(&text);
-            if report.is_clean() {
-                EXIT_OK
-            } else {
-                EXIT_BROKEN
-            }
-        }
+        Ok(report) => show(&report, report.table(), args.json, report.is_clean()),
+        Err(error) => fail(&error),
+    }
+}
+
+/// Prints what was measured; the exit code.
+fn show(report: &impl serde::Serialize, table: String, as_json: bool, is_clean: bool) -> i32 {
+    let text = if as_json {
+        serde_json::to_string_pretty(report).unwrap_or_else(|error| error.to_string())
+    } else {
+        table
+    };
+    print(&text);
+    if is_clean { EXIT_OK } else { EXIT_BROKEN }
+}
+
+fn replay_command(args: ReplayArgs) -> i32 {
+    let options = TraceOptions {
+        length_scale: args.length_scale,
+        speed: args.speed,
+        vocab_size: args.vocab_size,
+        seed: args.seed,
+        requests: args.requests,
+    };
+    let planned = match trace::read(&args.trace, &options) {
+        Ok(planned) => planned,
+        Err(error) => return fail(&error),
+    };
+    let address = bare(&args.address);
+    let model = args.model.map_or_else(
+        || first_model(address, args.api_key.as_deref()),
+        Ok::<_, LoadError>,
+    );
+    let model = match model {
+        Ok(model) => model,
+        Err(error) => return fail(&error),
+    };
+    let target = Target {
+        wire: Wire::Openai,
+        address: address.to_owned(),
+        model,
+        api_key: args.api_key,
+        connections: 1,
+        pid: None,
+    };
+    let replay = Replay {
+        planned,
+        streams: args.streams.map(|streams| streams as usize),
+        fields: args.body.unwrap_or_default(),
+        objective: Objective {
+            first_token: Duration::from_secs_f64(args.first_token_ms / 1e3),
+            per_token: Duration::from_secs_f64(args.inter_token_ms / 1e3),
+        },
+        timeout: args.timeout_s,
+    };
+    match replay::run(&target, replay) {
+        Ok(report) => show(&report, report.table(), args.json, report.is_clean()),
         Err(error) => fail(&error),
     }
 }

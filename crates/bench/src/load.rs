@@ -1,9 +1,12 @@
 //! One run of load: N streams in a closed loop, each starting its next request as the last one ends.
 //! Owns what both wires share: how many requests, for how long, and what is measured around them.
 
+mod connection;
 mod http;
 mod kserve;
 mod models;
+pub(crate) mod replay;
+pub(crate) mod trace;
 
 use std::time::{Duration, Instant};
 
@@ -183,9 +186,9 @@ fn ramp_start(now: Instant, ramp: Duration, index: usize, count: usize) -> Insta
 }
 
 /// How a stream that reached the protocol's end came out.
-fn ending(tokens: u64, expected: u32) -> crate::measure::Ending {
+fn ending(tokens: u64, expected: u64) -> crate::measure::Ending {
     use crate::measure::Ending;
-    match tokens.cmp(&u64::from(expected)) {
+    match tokens.cmp(&expected) {
         std::cmp::Ordering::Equal => Ending::Whole,
         std::cmp::Ordering::Less => Ending::Short,
         std::cmp::Ordering::Greater => Ending::Errored(format!(

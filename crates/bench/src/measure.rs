@@ -25,12 +25,21 @@ pub(crate) enum Ending {
     Errored(String),
 }
 
+/// The times within which an answer is worth something to who waits for it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Objective {
+    pub(crate) first_token: Duration,
+    /// From the first token to the last, over the tokens between.
+    pub(crate) per_token: Duration,
+}
+
 /// The times of one request while it runs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timer {
     sent: Instant,
     first: Option<Instant>,
     last: Instant,
+    choices: u32,
 }
 
 impl Timer {
@@ -39,7 +48,33 @@ impl Timer {
             sent: now,
             first: None,
             last: now,
+            choices: 1,
         }
+    }
+
+    /// Of a request for so many sequences, which come at the same time.
+    pub(crate) fn of_choices(self, choices: u32) -> Self {
+        Self { choices, ..self }
+    }
+
+    /// The mean time between the tokens of a sequence, where `tokens` came in all.
+    fn per_token(&self, tokens: u64) -> Option<Duration> {
+        let gaps = (tokens / u64::from(self.choices.max(1))).checked_sub(1)?;
+        let whole = self.last.saturating_duration_since(self.first?).as_nanos();
+        let nanos = whole.checked_div(u128::from(gaps))?;
+        Some(Duration::from_nanos(
+            u64::try_from(nanos).unwrap_or(u64::MAX),
+        ))
+    }
+
+    fn meets(&self, objective: &Objective, tokens: u64) -> bool {
+        let first = self
+            .first
+            .map(|first| first.saturating_duration_since(self.sent));
+        first.is_some_and(|time| time <= objective.first_token)
+            && self
+                .per_token(tokens)
+                .is_none_or(|time| time <= objective.per_token)
     }
 }
 
@@ -56,6 +91,8 @@ pub(crate) struct Recorder {
     truncated: u64,
     errored: u64,
     first_problem: Option<String>,
+    objective: Option<Objective>,
+    good: u64,
 }
 
 impl Default for Recorder {
@@ -71,11 +108,21 @@ impl Default for Recorder {
             truncated: 0,
             errored: 0,
             first_problem: None,
+            objective: None,
+            good: 0,
         }
     }
 }
 
 impl Recorder {
+    /// Counts the requests that meet an objective, too.
+    pub(crate) fn with_objective(objective: Objective) -> Self {
+        Self {
+            objective: Some(objective),
+            ..Self::default()
+        }
+    }
+
     /// An event or message that brought text or tokens.
     pub(crate) fn event(&mut self, timer: &mut Timer, now: Instant) {
         self.events += 1;
@@ -97,16 +144,14 @@ impl Recorder {
     /// The end of a request that brought `tokens`.
     pub(crate) fn end(&mut self, timer: &Timer, tokens: u64, ending: Ending) {
         self.tokens += tokens;
-        if let (Some(first), Some(gaps)) = (timer.first, tokens.checked_sub(1))
-            && gaps > 0
-        {
-            let nanos = timer.last.saturating_duration_since(first).as_nanos() / u128::from(gaps);
-            let per_token = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        if let Some(per_token) = timer.per_token(tokens) {
             record(&mut self.per_token, per_token);
         }
         let problem = match ending {
             Ending::Whole => {
                 self.whole += 1;
+                let met = |objective| timer.meets(&objective, tokens);
+                self.good += u64::from(self.objective.is_some_and(met));
                 return;
             }
             Ending::Short => {
@@ -183,6 +228,9 @@ pub(crate) struct Report {
     pub(crate) truncated: u64,
     pub(crate) errored: u64,
     pub(crate) first_problem: Option<String>,
+    /// Of requests that were answered whole and met the objective, where there is one.
+    pub(crate) good: Option<u64>,
+    pub(crate) good_per_second: Option<f64>,
     pub(crate) time_to_first_token_ms: Option<Quantiles>,
     /// Between events that brought tokens.
     pub(crate) inter_token_ms: Option<Quantiles>,
@@ -221,6 +269,8 @@ impl Report {
             truncated: recorder.truncated,
             errored: recorder.errored,
             first_problem: recorder.first_problem.clone(),
+            good: recorder.objective.map(|_| recorder.good),
+            good_per_second: recorder.objective.map(|_| recorder.good as f64 / seconds),
             time_to_first_token_ms: Quantiles::of(&recorder.first_token),
             inter_token_ms: Quantiles::of(&recorder.between_events),
             mean_inter_token_ms: Quantiles::of(&recorder.per_token),
@@ -302,6 +352,10 @@ impl Report {
         ];
         for (name, value) in rows {
             table.add_row([name.to_owned(), value]);
+        }
+        if let (Some(good), Some(rate)) = (self.good, self.good_per_second) {
+            let text = format!("{good}, {rate:.1} per second");
+            table.add_row(["requests within the objective".to_owned(), text]);
         }
         let mut text = table.trim_fmt();
         if let Some(problem) = &self.first_problem {

@@ -1,6 +1,7 @@
 //! The load generator against the floor and against real workers, end to end over sockets of this
 //! machine.
 
+mod replay;
 mod worker;
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};

@@ -59,7 +59,8 @@ def test_generation_over_contexts_of_any_lengths(
     lengths: list[int], sizes: tuple[int, int, int], dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # So few that long contexts are cut, as they are where there are more of them.
-    monkeypatch.setattr(generation_kernels, "_MORE_PROGRAMS", 16)
+    for name in ("_MORE_PROGRAMS", "_MORE_PROGRAMS_OF_FEW"):
+        monkeypatch.setattr(generation_kernels, name, 16)
     torch.manual_seed(3)
     shape, keys, values, tables = cache(lengths, *sizes, dtype)
     queries = torch.randn((len(lengths), sizes[0], sizes[2]), device=DEVICE).to(keys.dtype)

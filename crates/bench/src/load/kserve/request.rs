@@ -127,7 +127,7 @@ async fn one_request(
             // The trailers too: leaving before them resets the stream, and HTTP/2 ends a connection
             // on which too many frames arrive for streams that were reset.
             while let Ok(Some(_)) = responses.message().await {}
-            return (tokens, ending(tokens, template.tokens));
+            return (tokens, ending(tokens, u64::from(template.tokens)));
         }
     }
 }

@@ -186,7 +186,7 @@ impl Slots<'_> {
         }
         let ending = match row.error {
             Some(error) => Ending::Errored(format!("code {}: {}", error.code as i32, error.text)),
-            None => ending(running.tokens, self.template.tokens),
+            None => ending(running.tokens, u64::from(self.template.tokens)),
         };
         phase.recorder.end(&running.timer, running.tokens, ending);
         slot.running = None;

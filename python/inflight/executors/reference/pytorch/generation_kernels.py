@@ -17,14 +17,15 @@ import triton.language as tl
 
 from .operations import Shape, Tensor
 
-#: Programs that the chunks beyond the first of each row are at most: some for each multiprocessor.
-_MORE_PROGRAMS = 1024
+#: Programs that the chunks beyond the first of each row are at most: some for each multiprocessor. Those that
+#: a plan does not need cost time, too, which shows where there are few rows.
+_MORE_PROGRAMS, _MORE_PROGRAMS_OF_FEW = 1024, 512
 #: Chunks of a row at most.
 _MOST_CHUNKS = 32
 #: A chunk is no shorter: where rows alone fill the device, and where they do not.
 _LEAST_KEYS, _LEAST_KEYS_OF_FEW = 512, 64
-#: Programs that fill the device.
-_FULL = 256
+#: Rows times key heads that fill the device, and up to which they are few.
+_FULL, _FEW = 256, 127
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +81,22 @@ def plan(positions: Tensor, shape: Shape) -> Plan | None:
     rows = positions.shape[0]
     if rows < 2 or shape.slopes is not None:
         return None
-    more = max(1, _MORE_PROGRAMS // shape.kv_heads)
+    programs = rows * shape.kv_heads
+    more = max(1, (_MORE_PROGRAMS if programs > _FEW else _MORE_PROGRAMS_OF_FEW) // shape.kv_heads)
     most = rows + more
     device = positions.device
     chunks = torch.empty(1 + 2 * rows + most, dtype=torch.int32, device=device)
     counters = torch.empty(rows * shape.kv_heads, dtype=torch.int32, device=device)
     parts = torch.empty((most, shape.heads, shape.head_dim), dtype=torch.float32, device=device)
     maxima, sums = torch.empty((2, most, shape.heads), dtype=torch.float32, device=device)
-    tile, _, _ = _cut(rows * shape.kv_heads)
+    tile, _, _ = _cut(programs)
     _plan[(1,)](
         positions,
         chunks,
         counters,
         rows,
         MORE=more,
-        LEAST=_LEAST_KEYS if rows * shape.kv_heads >= _FULL else _LEAST_KEYS_OF_FEW,
+        LEAST=_LEAST_KEYS if programs >= _FULL else _LEAST_KEYS_OF_FEW,
         MOST=_MOST_CHUNKS,
         TILE=tile,
         KV_HEADS=shape.kv_heads,
@@ -237,7 +239,7 @@ def _join(
 def _cut(programs: int) -> tuple[int, int, int]:
     """Keys a tile, warps and pipeline stages for so many sequences x key heads, measured on an H200: the best
     for long contexts, and within 6 % of it for contexts of 256 tokens."""
-    if programs <= 128:
+    if programs <= _FEW:
         return 64, 2, 3
     return (128, 4, 2) if programs < 4096 else (32, 1, 4)
 

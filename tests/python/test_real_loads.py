@@ -1,0 +1,75 @@
+"""`tools/real_loads.py` makes the requests that its loads name, and a table of what servers did."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
+from real_loads import LOADS, WARM_UP, arguments_of, problems, table
+
+
+def quantiles(value: float) -> dict[str, float]:
+    return {"p50": value, "p99": 2 * value}
+
+
+def group(**others: Any) -> dict[str, Any]:
+    return {
+        "tokens_per_second": 1234.5,
+        "time_to_first_token_ms": quantiles(10),
+        "inter_token_ms": quantiles(1),
+        "mean_inter_token_ms": None,
+        "good": 3,
+        "whole": 4,
+        "short": 0,
+        "truncated": 0,
+        "errored": 1,
+        "first_problem": "HTTP 503",
+        **others,
+    }
+
+
+def test_rows_of_a_load_are_a_trace(tmp_path: Path) -> None:
+    for load in [*LOADS.values(), *WARM_UP]:
+        if load.trace is not None:
+            assert arguments_of(load, None, tmp_path) is None
+            assert arguments_of(load, tmp_path, tmp_path) == [str(tmp_path / load.trace), *load.options]
+            continue
+        arguments = arguments_of(load, None, tmp_path)
+        assert arguments is not None
+        rows = [json.loads(line) for line in Path(arguments[0]).read_text().splitlines()]
+        assert len(rows) == len(load.rows)
+        for row in rows:
+            assert 512 * len(row.get("hash_ids", [])) < row["input_length"] <= 32896
+
+
+def test_servers_of_a_load_follow_each_other_in_the_table() -> None:
+    first, last = next(iter(LOADS)), list(LOADS)[-1]
+    records = [
+        {"server": server, "shape": "small", "load": load, "groups": {"requests": group()}}
+        for server in ("ours", "vllm")
+        for load in (last, first)
+    ]
+    records.append({"server": "z", "shape": "small", "load": last, "error": "no connection"})
+    lines = table(records).splitlines()[2:]
+    names = [line.split(" | ")[:2] for line in lines]
+    assert names == [[f"| {load}", server] for load in (first, last) for server in ("ours", "vllm")] + [
+        [f"| {last}", "z"]
+    ]
+    assert "1,234 | 10.0 / 20.0 | 1.0 / 2.0 | – | 3 of 5" in lines[0]
+
+
+def test_groups_have_rows_of_their_own() -> None:
+    load = next(iter(LOADS))
+    record = {"server": "ours", "shape": "small", "load": load, "groups": {"a": group(), "b": group()}}
+    assert [line.split(" | ")[0] for line in table([record]).splitlines()[2:]] == [
+        f"| {load}: a",
+        f"| {load}: b",
+    ]
+
+
+def test_problems_are_named() -> None:
+    assert problems({"error": "no connection"}) == ["no connection"]
+    assert problems({"groups": {"a": group(), "b": group(first_problem=None)}}) == ["HTTP 503"]
