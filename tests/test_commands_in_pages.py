@@ -137,7 +137,9 @@ def check(words: list[str], *, is_whole: bool) -> None:
         check_native(words, options_on_page("simulate"), is_whole=is_whole, operands=1)
     elif command.name == "bench":
         if words and not words[0].startswith("-"):
-            check_native(words[1:], options_on_page(f"bench {words[0]}"), is_whole=is_whole, operands=1)
+            known = options_on_page(f"bench {words[0]}")
+            operands = 2 if words[0] == "replay" else 1
+            check_native(words[1:], known, is_whole=is_whole, operands=operands)
     elif is_whole:
         check_values(command, context, words)
     else:

@@ -104,8 +104,8 @@ struct ReplayArgs {
     /// The server, which takes token ids at `/v1/completions`.
     #[arg(value_name = "HOST:PORT")]
     address: String,
-    /// JSON lines with `timestamp` in milliseconds, `input_length`, `output_length` and `hash_ids`, which stand
-    /// for 512 tokens each; `group` and `model` are optional.
+    /// JSON lines with `timestamp` in milliseconds, `input_length`, `output_length` and `hash_ids`, one for each
+    /// 512 tokens; `group` and `model` are optional.
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
     /// Let the trace's time pass so many times as fast.

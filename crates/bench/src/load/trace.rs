@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-/// Tokens that a hash of a trace stands for.
+/// Tokens of a block of a trace, which has a hash for each.
 const BLOCK_TOKENS: f64 = 512.0;
 const MAX_REQUESTS: usize = 100_000;
 const MAX_TOKENS: u32 = 10_000_000;
@@ -239,7 +239,7 @@ mod tests {
             .map(|one| (one.due.as_millis(), one.prompt.len(), one.tokens))
             .collect();
         assert_eq!(shapes, [(250, 175, 2), (500, 258, 2)]);
-        // A hash stands for fewer tokens then.
+        // A block has fewer tokens then.
         assert_eq!(found[0].prompt[..128], found[1].prompt[..128]);
         assert_ne!(found[0].prompt[128..175], found[1].prompt[128..175]);
         std::fs::remove_file(path).unwrap();

@@ -22,7 +22,7 @@ from .operations import Shape, Tensor
 _MORE_PROGRAMS, _MORE_PROGRAMS_OF_FEW = 1024, 512
 #: Chunks of a row at most.
 _MOST_CHUNKS = 32
-#: A chunk is no shorter: where rows alone fill the device, and where they do not.
+#: Keys of a chunk at least, where rows alone fill the device, and where they do not.
 _LEAST_KEYS, _LEAST_KEYS_OF_FEW = 512, 64
 #: Rows times key heads that fill the device, and up to which they are few.
 _FULL, _FEW = 256, 127
