@@ -40,7 +40,7 @@ def test_a_file_is_followed_and_a_worker_that_is_taken_out_finishes(
         events = begun.events()
         next(events)
         write("not an address\n")
-        wait_until("the mistake is told", lambda: "worker file not usable" in gateway.log)
+        wait_until("the mistake is told", lambda: "cannot use the worker file" in gateway.log)
         assert workers(address) == {paced.grpc: True}
         write("")
         wait_until("it is taken out", lambda: workers(address) == {paced.grpc: False})
