@@ -10,7 +10,6 @@ use inflight_upstream::delivery::ResumeLimits;
 use inflight_upstream::forward::Forward;
 use inflight_upstream::model::formats::Formats;
 use inflight_upstream::table::Table;
-
 use tokio::time::Instant;
 
 use crate::access::Access;

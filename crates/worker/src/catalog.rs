@@ -206,10 +206,10 @@ impl Catalog {
             if self.text.is_some() {
                 let described =
                     |spec: &TextInput| tensor(spec.name, spec.datatype.name(), spec.dims);
-                core.inputs.extend(llmapi::inputs().map(described));
+                core.inputs.extend(llmapi::inputs().iter().map(described));
                 let described =
                     |spec: &TextOutput| tensor(spec.name, spec.datatype.name(), spec.dims);
-                core.outputs.extend(llmapi::outputs().map(described));
+                core.outputs.extend(llmapi::outputs().iter().map(described));
             }
             return core;
         };
@@ -235,11 +235,13 @@ impl Catalog {
             Known::Core => {
                 let mut core = model::config(self.names.core(), &self.info);
                 if self.text.is_some() {
-                    core.input.extend(llmapi::inputs().map(|spec| ModelInput {
-                        optional: true,
-                        ..config_input(spec)
-                    }));
-                    core.output.extend(llmapi::outputs().map(config_output));
+                    core.input
+                        .extend(llmapi::inputs().iter().map(|spec| ModelInput {
+                            optional: true,
+                            ..config_input(spec)
+                        }));
+                    core.output
+                        .extend(llmapi::outputs().iter().map(config_output));
                 }
                 core
             }

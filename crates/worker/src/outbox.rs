@@ -114,6 +114,11 @@ pub(crate) enum Taken {
 }
 
 impl State {
+    /// Whether anything is there that the client is to read now; what may wait is not.
+    fn waits(&self) -> bool {
+        !self.replies.is_empty() || self.step_is_due || !self.plain.rows.ids.is_empty()
+    }
+
     fn refusals(&self) -> usize {
         self.replies.len() + self.refused_rows
     }
@@ -421,10 +426,8 @@ impl Outbox {
     }
 
     fn taken(&self, state: &mut State) {
-        let waits =
-            !state.replies.is_empty() || state.step_is_due || !state.plain.rows.ids.is_empty();
         // The client has read, so what still waits has waited since now.
-        state.waiting_since = waits.then(Instant::now);
+        state.waiting_since = state.waits().then(Instant::now);
         if state.refusals() < MAX_WAITING_REFUSALS {
             self.room.notify_waiters();
         }
@@ -449,8 +452,7 @@ fn delivered(state: &mut State, wake: bool, now: Instant) -> Delivery {
     let waited = state
         .waiting_since
         .map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-    // What may wait is not waited for.
-    if wake || state.step_is_due || !state.plain.rows.ids.is_empty() {
+    if state.waits() {
         state.note_waiting(now);
     }
     Delivery { wake, waited }

@@ -122,17 +122,26 @@ pub(super) static OUTPUTS: LazyLock<Vec<TextOutput>> = LazyLock::new(|| {
 });
 
 /// The inputs that the core model does not have itself.
-pub(crate) fn inputs() -> impl Iterator<Item = &'static TextInput> {
-    INPUTS
-        .iter()
-        .filter(|spec| model::input(spec.name).is_none())
+pub(crate) fn inputs() -> &'static [TextInput] {
+    // Asked for with every request that is read by the model's metadata.
+    static OWN: LazyLock<Vec<TextInput>> = LazyLock::new(|| {
+        let own = INPUTS
+            .iter()
+            .filter(|spec| model::input(spec.name).is_none());
+        own.copied().collect()
+    });
+    &OWN
 }
 
 /// The outputs that the core model does not have itself.
-pub(crate) fn outputs() -> impl Iterator<Item = &'static TextOutput> {
-    OUTPUTS
-        .iter()
-        .filter(|spec| model::output(spec.name).is_none())
+pub(crate) fn outputs() -> &'static [TextOutput] {
+    static OWN: LazyLock<Vec<TextOutput>> = LazyLock::new(|| {
+        let own = OUTPUTS
+            .iter()
+            .filter(|spec| model::output(spec.name).is_none());
+        own.copied().collect()
+    });
+    &OWN
 }
 
 /// Whether a request of the core model is one of these.
