@@ -87,7 +87,6 @@ async fn read(
                     place,
                     trace,
                     deadline: None,
-                    first_output: state.first_output(Instant::now()),
                     ..context.clone()
                 };
                 // Here, so that what stops it finds it even if it comes at once.
