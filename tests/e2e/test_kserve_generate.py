@@ -54,9 +54,13 @@ def test_one_response(address: str) -> None:
 
 
 def test_several_responses_are_a_stream_s(address: str) -> None:
+    # Tokens that are ready together are written together, so only a long answer surely has several events.
+    long = {**TEXT, "max_tokens": 300, "min_tokens": 300, "exclude_input_in_output": True}
+    whole = ask(address, "generate", long).json()["text_output"]
     for text in ("hello world", ["hello world"]):
-        streamed = events(ask(address, "generate_stream", {**TEXT, "text_input": text, "stream": True}))
+        streamed = events(ask(address, "generate_stream", {**long, "text_input": text, "stream": True}))
         assert len(streamed) > 1
+        assert "".join(event["text_output"] for event in streamed) == whole
     refused = ask(address, "generate", {**TEXT, "stream": True})
     assert refused.status == 400
     assert "generate expects model to produce exactly 1 response" in refused.json()["error"]
