@@ -137,14 +137,14 @@ def test_what_is_sampled_follows_its_seed(client: triton.InferenceServerClient) 
 
 
 def test_a_stream_has_the_text_so_far(address: str, client: triton.InferenceServerClient) -> None:
-    asked = made(text_input=PROMPT, streaming=True, sampling_param_max_tokens=8, return_finish_reason=True)
+    asked = made(text_input=PROMPT, streaming=True, sampling_param_max_tokens=100, return_finish_reason=True)
     with closing(TritonStream(address)) as stream:
         stream.client.async_stream_infer(MODEL, asked, enable_empty_final_response=True)
         answers = [each for each in stream.until_final() if each.as_numpy("text_output") is not None]
     texts = [text(answer) for answer in answers]
     assert len(texts) > 2
     assert all(after.startswith(before) for before, after in pairwise(texts))
-    assert texts[-1] == bls(client, 8)
+    assert texts[-1] == bls(client, 100)
     reasons = [text(answer, "finish_reason") for answer in answers]
     assert set(reasons[:-1]) == {"None"}
     assert reasons[-1] == "length"
