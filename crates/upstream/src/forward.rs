@@ -26,7 +26,7 @@ use tokio::time::Instant;
 use tonic::{Request, Status};
 
 pub use self::answer::ForwardStream;
-use self::begun::Begun;
+use self::begun::{AtServer, Begun};
 pub use self::call::Open;
 use self::call::{Asked, Failed, given_up, lost};
 use self::prompt::{Prompt, text_bytes};
@@ -129,6 +129,7 @@ impl Forward {
         refuse_shared_memory(&message)?;
         let target = self.target(&message, &context).await?;
         self.name(&message, &mut context);
+        let context = Arc::new(context);
         let about = match &target {
             Target::Any => None,
             Target::Same(source) => Some(source.id.clone()),
@@ -161,7 +162,7 @@ impl Forward {
         };
         let called = self.call(asked, target, ask).await;
         let begun = |open: &Open| match about {
-            None => Begun::new(self, &message, open, may_share),
+            None => Begun::new(self, &context, &message, open, may_share),
             Some(_) => None,
         };
         let end = ended(self.interrupted.subscribe(), context.deadline);
@@ -171,7 +172,8 @@ impl Forward {
             Ok(((first, rest), open)) => {
                 context.trace.output(Instant::now());
                 let begun = begun(&open);
-                let mut stream = ForwardStream::new(id, Some(rest), open, begun, end, context);
+                let at = AtServer::new(Some(rest), open);
+                let mut stream = ForwardStream::new(id, at, begun, end, context);
                 if let Some(first) = first {
                     stream.begin_with(first);
                 }
@@ -184,7 +186,8 @@ impl Forward {
             }) if retry_reason(status.code()) == Some(RetryReason::Unavailable) => {
                 let begun = begun(&open);
                 let first = context.first_output;
-                let stream = ForwardStream::new(id, None, open, begun, end, context);
+                let at = AtServer::new(None, open);
+                let stream = ForwardStream::new(id, at, begun, end, context);
                 stream.outlive(status, sent, first).await
             }
             Err(failed) => Err(failed.status),

@@ -19,6 +19,7 @@ pub mod discovery;
 pub mod dispatch;
 pub mod forward;
 pub mod handles;
+pub mod holding;
 pub mod inbox;
 pub mod inflight;
 pub mod metrics;

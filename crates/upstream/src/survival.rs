@@ -43,18 +43,33 @@ pub enum Way {
     Replay,
 }
 
-/// A request as it moves.
+/// The work on a request at one server. Dropping it stops it.
+pub trait Work {
+    /// The server's `host:port`.
+    fn server(&self) -> &str;
+
+    /// The server's process.
+    fn life(&self) -> &Life;
+
+    /// Whether the server is neither lost nor about to end.
+    fn server_stays(&self) -> bool;
+}
+
+/// A request that can move.
 pub trait Mover {
     /// What its client reads of a failure.
-    type Error;
-    /// The request at another server.
-    type Sent;
+    type Error: std::fmt::Debug;
+    type Work: Work;
 
-    /// Sends it to a server, to continue there. Not to the one that has it, unless that `may_return`.
+    /// Sends it to a server, to continue there. Not to the one that has it `now`, unless that `may_return`.
     ///
     /// # Errors
     /// None takes it now.
-    fn send(&mut self, may_return: bool) -> Result<Self::Sent, NotDispatched>;
+    fn send(&mut self, now: &mut Self::Work, may_return: bool)
+    -> Result<Self::Work, NotDispatched>;
+
+    /// Notes that this server has it from here on, and brings what follows in this way.
+    fn has_moved(&mut self, now: &mut Self::Work, way: Way);
 
     /// Whether it must end where it is.
     fn is_over(&self) -> bool;
@@ -62,11 +77,11 @@ pub trait Mover {
     /// When it must have been answered.
     fn deadline(&self) -> Option<Instant>;
 
-    /// Tokens that another server computes again.
-    fn tokens(&self) -> usize;
+    /// Tokens of its prompts.
+    fn prompt_tokens(&self) -> usize;
 
-    /// Whether the server that has it is neither lost nor about to end.
-    fn server_stays(&self) -> bool;
+    /// Tokens that were generated of what has not ended.
+    fn generated_tokens(&self) -> usize;
 
     /// Its deadline has passed.
     fn timed_out(&self) -> Self::Error;
@@ -389,7 +404,8 @@ impl<E> Survival<E> {
         &mut self,
         context: &mut Context<'_>,
         request: &mut M,
-    ) -> Step<M::Sent, E> {
+        now: &mut M::Work,
+    ) -> Step<M::Work, E> {
         loop {
             if let Some(retry) = &mut self.retry {
                 if retry.as_mut().poll(context).is_pending() {
@@ -403,24 +419,24 @@ impl<E> Survival<E> {
             let Some(cause) = &self.cause else {
                 return Step::Stays;
             };
-            let now = Instant::now();
+            let time = Instant::now();
             let notice = match cause {
                 Cause::Notice(notice) => Some(*notice),
                 Cause::Lost(..) => None,
             };
             let is_lost = notice.is_none();
-            if is_lost && request.deadline().is_some_and(|until| until <= now) {
+            if is_lost && request.deadline().is_some_and(|until| until <= time) {
                 self.metrics.failed.inc();
                 return Step::Failed(request.timed_out());
             }
-            let waited = self.since.map_or(Duration::ZERO, |since| now - since);
-            let tokens = request.tokens();
+            let waited = self.since.map_or(Duration::ZERO, |since| time - since);
+            let tokens = request.prompt_tokens() + request.generated_tokens();
             if tokens > self.limits.tokens || waited >= self.limits.wait || request.is_over() {
                 return self.give_up();
             }
             let reason = cause.reason();
             let is_full = is_lost && reason == RetryReason::Full;
-            match request.send(is_full) {
+            match request.send(now, is_full) {
                 Ok(sent) => {
                     self.cause = None;
                     self.reason = Some(reason);
@@ -432,13 +448,13 @@ impl<E> Survival<E> {
                     self.trial = Some(Trial {
                         notice,
                         tokens,
-                        since: now,
+                        since: time,
                         until: leaves.then(|| Box::pin(tokio::time::sleep(TRIAL))),
                     });
                     return Step::Tried(sent);
                 }
                 Err(NotDispatched::NoWorker)
-                    if is_lost && !is_full && self.is_long_lost() && request.server_stays() =>
+                    if is_lost && !is_full && self.is_long_lost() && now.server_stays() =>
                 {
                     return self.give_up();
                 }

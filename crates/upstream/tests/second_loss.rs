@@ -7,7 +7,7 @@ use inflight_upstream::delivery::ResumeLimits;
 use inflight_upstream::dispatch::NotDispatched;
 use inflight_upstream::metrics::{Resumes, RetryReason};
 use inflight_upstream::process::Life;
-use inflight_upstream::survival::{Mover, Step, Survival, Way};
+use inflight_upstream::survival::{Mover, Step, Survival, Way, Work};
 use tokio::time::{Instant, sleep};
 
 /// Within this a server that ended is known to have.
@@ -19,16 +19,36 @@ struct Request {
     is_taken: bool,
 }
 
+/// At a server that is there.
+#[derive(Debug, Default)]
+struct Stays(Life);
+
+impl Work for Stays {
+    fn server(&self) -> &'static str {
+        ""
+    }
+
+    fn life(&self) -> &Life {
+        &self.0
+    }
+
+    fn server_stays(&self) -> bool {
+        true
+    }
+}
+
 impl Mover for Request {
     type Error = ();
-    type Sent = ();
+    type Work = Stays;
 
-    fn send(&mut self, _: bool) -> Result<(), NotDispatched> {
+    fn send(&mut self, _: &mut Stays, _: bool) -> Result<Stays, NotDispatched> {
         match self.is_taken {
-            true => Ok(()),
+            true => Ok(Stays::default()),
             false => Err(NotDispatched::NoWorker),
         }
     }
+
+    fn has_moved(&mut self, _: &mut Stays, _: Way) {}
 
     fn is_over(&self) -> bool {
         false
@@ -38,12 +58,12 @@ impl Mover for Request {
         None
     }
 
-    fn tokens(&self) -> usize {
+    fn prompt_tokens(&self) -> usize {
         0
     }
 
-    fn server_stays(&self) -> bool {
-        true
+    fn generated_tokens(&self) -> usize {
+        0
     }
 
     fn timed_out(&self) {}
@@ -61,16 +81,17 @@ async fn a_second_loss_has_its_own_time_until_its_server_is_missed() {
     let lose = |survival: &mut Survival<()>| {
         survival.lose((), RetryReason::Unavailable, &Life::default(), false)
     };
+    let mut now = Stays::default();
     lose(&mut survival).unwrap();
-    let moved = survival.poll(&mut context, &mut Request { is_taken: true });
-    assert!(matches!(moved, Step::Moved(())));
+    let moved = survival.poll(&mut context, &mut Request { is_taken: true }, &mut now);
+    assert!(matches!(moved, Step::Moved(_)));
     // It repeats what was said, and brings nothing new until it is lost as well.
     sleep(ENDING).await;
     lose(&mut survival).unwrap();
     let mut alone = Request { is_taken: false };
-    let soon = survival.poll(&mut context, &mut alone);
+    let soon = survival.poll(&mut context, &mut alone, &mut now);
     assert!(matches!(soon, Step::Waits), "{soon:?}");
     sleep(ENDING).await;
-    let later = survival.poll(&mut context, &mut alone);
+    let later = survival.poll(&mut context, &mut alone, &mut now);
     assert!(matches!(later, Step::Failed(())), "{later:?}");
 }

@@ -1,13 +1,14 @@
-//! A prepared request that continues at another worker. Owns what is sent again; when that happens is the stream's
-//! ([`Resumption`]).
+//! A prepared request that continues at another worker. Owns what is sent again; when that happens is
+//! `upstream`'s, and what was generated [`Resumption`]'s.
 
 use std::sync::Arc;
 
+use inflight_openai::ApiError;
 use inflight_upstream::connection::Connection;
 use inflight_upstream::delivery::Tried;
 use inflight_upstream::dispatch::{Dispatched, NotDispatched};
 use inflight_upstream::model::capability::{Capability, lacks};
-use inflight_upstream::survival::Way;
+use inflight_upstream::survival::{Survival, Way};
 use tokio::time::Instant;
 
 use super::generate::Prepared;
@@ -16,12 +17,12 @@ use crate::middleware::RequestContext;
 use crate::state::AppState;
 use crate::stream::resumption::{Origin, Resumption};
 
-/// How the request continues at another worker; `None`: it cannot.
+/// How the request continues at another worker, and when; `None`: it cannot.
 pub(super) fn resumption(
     state: &Arc<AppState>,
     prepared: &Arc<Prepared>,
     context: &RequestContext,
-) -> Option<Resumption> {
+) -> Option<(Resumption, Survival<ApiError>)> {
     let has_beams = |prepared: &Prepared| {
         let mut prompts = prepared.prompts.iter();
         prompts.any(|prompt| prompt.params.beams().is_some())
@@ -38,12 +39,9 @@ pub(super) fn resumption(
         context: context.clone(),
     };
     let metrics = state.metrics.upstream.resumes.clone();
-    Some(Resumption::new(
-        Box::new(origin),
-        way,
-        state.resume_limits,
-        metrics,
-        choices,
+    Some((
+        Resumption::new(Box::new(origin), choices),
+        Survival::new(way, state.resume_limits, metrics),
     ))
 }
 

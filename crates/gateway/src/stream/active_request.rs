@@ -1,9 +1,7 @@
-//! A request being answered: its inbox, its choices and the handles it holds at a worker. Owns when it is
-//! done, and that a choice that ends early is stopped; knows nothing of response formats. How it continues after its
-//! worker is [`Resumption`]'s.
+//! A request being answered: its choices, and what it holds at a worker. Owns when it is done, and that a choice that
+//! ends early is stopped; knows nothing of response formats. How it continues after its worker is [`Holding`]'s.
 
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -11,20 +9,20 @@ use inflight_kserve::step::{FinishReason as WorkerReason, PromptLogProbs};
 use inflight_openai::{ApiError, FinishReason, Usage};
 use inflight_upstream::delivery::retry_reason;
 use inflight_upstream::dispatch::{Dispatched, OpenHandles};
-use inflight_upstream::inbox::{Deltas, Inbox};
+use inflight_upstream::holding::{Holding, Kept, Turn};
+use inflight_upstream::inbox::Deltas;
 use inflight_upstream::metrics::RetryReason;
-use inflight_upstream::survival::Report;
+use inflight_upstream::survival::{Report, Survival};
 
 use super::choice::Choice;
 use super::record::RequestRecord;
-use super::resumption::{Resumed, Resumption};
+use super::resumption::Resumption;
 use crate::error;
 
 /// A request being answered.
 #[derive(Debug)]
 pub(crate) struct ActiveRequest {
-    inbox: Arc<Inbox>,
-    handles: OpenHandles,
+    holding: Holding<Resumption>,
     deltas: Deltas,
     pub choices: Vec<Choice>,
     unfinished: usize,
@@ -35,58 +33,37 @@ pub(crate) struct ActiveRequest {
     has_started: bool,
     retry: Option<RetryReason>,
     record: RequestRecord,
-    /// `None`: it cannot continue at another worker.
-    resumption: Option<Box<Resumption>>,
-    /// Handles whose counts of the prompt are known from an earlier worker; empty: none.
-    counted: Vec<bool>,
-    /// The worker that keeps the request while another one has it on trial.
-    former: Option<Box<Former>>,
-}
-
-/// What a worker still does for a request that another one has on trial.
-#[derive(Debug)]
-struct Former {
-    inbox: Arc<Inbox>,
-    handles: OpenHandles,
-    counted: Vec<bool>,
 }
 
 impl ActiveRequest {
-    /// Nothing has been generated yet.
+    /// Nothing has been generated yet. `resumption`: how it continues at another worker, if it can.
     pub(crate) fn new(
         dispatched: Dispatched,
         choices: Vec<Choice>,
         record: RequestRecord,
-        resumption: Option<Resumption>,
+        resumption: Option<(Resumption, Survival<ApiError>)>,
     ) -> Self {
-        let Dispatched { inbox, handles } = dispatched;
-        record.sent_to(&handles.connection().address, None);
+        record.sent_to(&dispatched.handles.connection().address, None);
         Self {
-            inbox,
             deltas: Deltas::default(),
             unfinished: choices.len(),
             choices,
-            prompt_log_probs: vec![None; handles.count()],
-            handles,
+            prompt_log_probs: vec![None; dispatched.handles.count()],
+            holding: Holding::new(&record.request_id, dispatched.into(), resumption),
             prompt_is_counted: record.prompt_tokens.is_some(),
             has_started: false,
             retry: None,
             record,
-            resumption: resumption.map(Box::new),
-            counted: Vec::new(),
-            former: None,
         }
     }
 
     /// Begins anew with what was sent to another worker; what the first one answered is forgotten. Only
     /// while the client has got nothing.
     pub(crate) fn restart(&mut self, dispatched: Dispatched, choices: Vec<Choice>) {
-        let Dispatched { inbox, handles } = dispatched;
-        self.note_move(&handles, self.retry);
-        self.inbox = inbox;
-        self.prompt_log_probs = vec![None; handles.count()];
+        self.prompt_log_probs = vec![None; dispatched.handles.count()];
         // Stops what the first worker may still be doing.
-        self.handles = handles;
+        self.holding.restart(dispatched.into());
+        self.note_move(self.retry);
         self.deltas.clear();
         self.unfinished = choices.len();
         self.choices = choices;
@@ -96,80 +73,30 @@ impl ActiveRequest {
         }
         self.has_started = false;
         self.retry = None;
-        self.counted.clear();
-        self.former = None;
-        if let Some(resumption) = &mut self.resumption {
+        if let Some(resumption) = self.holding.request_mut() {
             resumption.restart();
         }
         self.record.restart();
     }
 
-    /// Continues with what was sent to another worker, which brings what follows. Returns what had it until now; dropping
-    /// it stops what that worker may still be doing.
-    fn go_on(&mut self, dispatched: Dispatched) -> Former {
-        let Dispatched { inbox, handles } = dispatched;
-        let sequences = self.handles.sequences();
-        let resumption = self.resumption.as_deref();
-        let has_begun = |group: usize| {
-            let mut members = group * sequences..(group + 1) * sequences;
-            members.any(|choice| resumption.is_some_and(|resumption| resumption.has_begun(choice)))
-        };
-        let counted = (0..self.handles.count())
-            .map(|group| has_begun(group) || self.counted.get(group) == Some(&true))
-            .collect();
-        tracing::info!(
-            request_id = %self.record.request_id,
-            from = self.handles.worker(),
-            to = handles.worker(),
-            tokens = self.generated(),
-            "request continues at another worker"
-        );
-        self.note_move(&handles, resumption.and_then(Resumption::reason));
+    fn handles(&self) -> &OpenHandles {
+        &self.holding.work().handles
+    }
+
+    /// Notes which worker has it now, and why the one that had it does not keep it.
+    fn note_move(&mut self, reason: Option<RetryReason>) {
+        let reason = reason.unwrap_or(RetryReason::Unavailable);
+        let address = &self.handles().connection().address;
+        self.record.sent_to(address, Some(reason.label()));
         self.deltas.clear();
         self.retry = None;
-        Former {
-            inbox: std::mem::replace(&mut self.inbox, inbox),
-            handles: std::mem::replace(&mut self.handles, handles),
-            counted: std::mem::replace(&mut self.counted, counted),
-        }
-    }
-
-    /// Goes back to the worker that kept the request, if the one that failed it had it on trial.
-    fn take_back(&mut self) -> bool {
-        let Some((resumption, former)) = self.resumption.as_mut().zip(self.former.take()) else {
-            return false;
-        };
-        resumption.take_back(self.retry, self.handles.connection().life());
-        let Former {
-            inbox,
-            handles,
-            counted,
-        } = *former;
-        tracing::info!(
-            request_id = %self.record.request_id,
-            from = self.handles.worker(),
-            to = handles.worker(),
-            "request kept on its worker: the new one failed it"
-        );
-        self.note_move(&handles, self.retry);
-        self.inbox = inbox;
-        self.handles = handles;
-        self.counted = counted;
-        self.retry = None;
-        true
-    }
-
-    /// Notes which worker has it next, and why the one that has it does not keep it.
-    fn note_move(&self, next: &OpenHandles, reason: Option<RetryReason>) {
-        let reason = reason.unwrap_or(RetryReason::Unavailable);
-        let address = &next.connection().address;
-        self.record.sent_to(address, Some(reason.label()));
     }
 
     /// Whether its worker's failures and absence are answered here, and not by sending it anew.
     pub(crate) fn survives(&self) -> bool {
-        let resumption = self.resumption.as_ref();
-        resumption.is_some_and(|resumption| self.has_started || resumption.is_needed())
+        let has_begun = || self.holding.request().is_some_and(Resumption::has_begun);
+        let survival = self.holding.survival();
+        survival.is_some_and(|it| self.has_started || it.has_outlived() || has_begun())
     }
 
     /// Waits for another worker after `sent` ones have failed the request, where there is none now.
@@ -177,17 +104,15 @@ impl ActiveRequest {
     /// # Errors
     /// What it failed with: its worker is still there, or the request cannot continue.
     pub(crate) fn outlive(&mut self, error: ApiError, sent: u32) -> Result<(), ApiError> {
-        match (&mut self.resumption, self.retry.take()) {
-            (Some(resumption), Some(_)) if self.handles.connection().is_lost() => {
-                resumption.outlive(error, sent, self.handles.connection().life())
-            }
+        match self.retry.take() {
+            Some(_) if self.handles().connection().is_lost() => self.holding.outlive(error, sent),
             _ => Err(error),
         }
     }
 
     /// How the request continued at other workers; `None`: it did not.
     pub(crate) fn resumed(&self) -> Option<Report> {
-        self.resumption.as_ref()?.report()
+        self.holding.survival()?.report()
     }
 
     /// Why the request may go to another worker, once it has failed.
@@ -215,7 +140,7 @@ impl ActiveRequest {
     pub(crate) async fn wait_for_end(&mut self) -> Result<(), ApiError> {
         while !self.is_done() {
             if !self.choices.iter().any(Choice::wants_each_token) {
-                self.inbox.gather();
+                self.holding.work().inbox.gather();
             }
             poll_fn(|context| self.poll_output(context)).await?;
         }
@@ -228,67 +153,51 @@ impl ActiveRequest {
     /// The request failed; nothing more follows.
     pub(crate) fn poll_output(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ApiError>> {
         loop {
-            match self.poll_resumption(context) {
-                Resumed::Stays => {}
-                Resumed::Waits => return Poll::Pending,
-                Resumed::Moved(dispatched) => {
-                    self.go_on(dispatched);
-                }
-                Resumed::Tried(dispatched) => {
-                    let former = self.go_on(dispatched);
-                    self.former.get_or_insert_with(|| Box::new(former));
-                }
-                Resumed::Failed(error) => {
+            match self.holding.poll(context) {
+                Turn::Stays => {}
+                Turn::Waits => return Poll::Pending,
+                Turn::Moved => self.note_move(self.holding.survival().and_then(Survival::reason)),
+                Turn::Failed(error) => {
                     self.record.failed(error.status());
                     return Poll::Ready(Err(error));
                 }
             }
-            if self.former.is_some()
-                && let Some(resumption) = &mut self.resumption
-                && resumption.poll_trial(context)
-            {
-                self.former = None;
-            }
             self.deltas.clear();
-            let Poll::Ready(arrived) = self.inbox.poll_take(context, &mut self.deltas) else {
+            let inbox = &self.holding.work().inbox;
+            let Poll::Ready(arrived) = inbox.poll_take(context, &mut self.deltas) else {
                 return Poll::Pending;
             };
             let deltas = std::mem::take(&mut self.deltas);
             let result = self.take(&deltas);
             self.deltas = deltas;
-            if let Some(resumption) = &mut self.resumption
-                && let Some(at) = arrived.at
-            {
-                resumption.heard(at);
-                if !resumption.is_on_trial() {
-                    self.former = None;
-                }
+            if let Some(at) = arrived.at {
+                let resumption = self.holding.request_mut();
+                let has_new = resumption.is_some_and(Resumption::take_new);
+                self.holding.heard(has_new, at);
             }
-            if result.is_err() && self.take_back() {
-                continue;
-            }
-            let result = match (result, self.retry) {
-                (Err(error), Some(reason)) if self.survives() => {
-                    let lost = self.handles.connection().life();
-                    let resumption = self.resumption.as_mut();
-                    match resumption.map(|own| own.lose(error, reason, lost)) {
-                        Some(Err(error)) => Err(error),
-                        Some(Ok(())) | None => continue,
+            let result = match result {
+                Ok(()) => Ok(()),
+                Err(error) => {
+                    let reason = self.retry.filter(|_| self.survives());
+                    match self.holding.fail(error, reason) {
+                        Ok(Kept::Back) => {
+                            self.note_move(self.retry);
+                            continue;
+                        }
+                        Ok(Kept::Waits) => continue,
+                        Err(error) => Err(error),
                     }
                 }
-                (result, _) => result,
             };
-            if let Some(resumption) = &mut self.resumption
-                && let Some(notice) = arrived.notice.filter(|_| self.has_started)
-            {
-                resumption.notice(notice);
+            if let Some(notice) = arrived.notice.filter(|_| self.has_started) {
+                self.holding.notice(notice);
             }
             let Some(at) = arrived.at else {
                 continue;
             };
             if result.is_ok() {
                 self.has_started = true;
-                self.handles.started();
+                self.holding.work_mut().handles.started();
                 let (generated, choices) = (self.generated(), self.choices.len());
                 self.record.output(at, generated, choices);
             }
@@ -305,20 +214,6 @@ impl ActiveRequest {
         }
     }
 
-    fn poll_resumption(&mut self, context: &mut Context<'_>) -> Resumed {
-        match &mut self.resumption {
-            Some(resumption) if resumption.is_due() => {
-                let choices = &self.choices;
-                let has_ended = |choice: usize| {
-                    let choice = choices.get(choice);
-                    choice.is_none_or(|choice| choice.finish.is_some())
-                };
-                resumption.poll(context, self.handles.connection(), has_ended)
-            }
-            _ => Resumed::Stays,
-        }
-    }
-
     fn take(&mut self, deltas: &Deltas) -> Result<(), ApiError> {
         let mut start = 0;
         for delta in &deltas.list {
@@ -329,7 +224,7 @@ impl ActiveRequest {
             start = delta.tokens_end;
             let details = delta.details.as_deref();
             let position = delta.choice as usize;
-            let group = position / self.handles.sequences();
+            let group = position / self.handles().sequences();
             if let Some(details) = details {
                 if let Some((code, text)) = &details.error {
                     self.retry = retry_reason(*code);
@@ -337,7 +232,7 @@ impl ActiveRequest {
                     if failed.status() >= 500 && (self.retry.is_none() || !self.survives()) {
                         tracing::warn!(
                             request_id = %self.record.request_id,
-                            worker = self.handles.worker(),
+                            worker = self.handles().worker(),
                             ?code,
                             text,
                             "a request failed on the worker"
@@ -346,9 +241,10 @@ impl ActiveRequest {
                     return Err(failed);
                 }
                 // Another worker counts the prompt again, and what was generated as well.
-                let counts = self.counted.get(group) != Some(&true);
+                let at = self.holding.work_mut();
+                let counts = at.counted.get(group) != Some(&true);
                 if let Some(tokens) = details.cached_tokens {
-                    self.handles.found_cached(tokens);
+                    at.handles.found_cached(tokens);
                 }
                 if counts {
                     self.record.cached_tokens += u64::from(details.cached_tokens.unwrap_or(0));
@@ -372,11 +268,18 @@ impl ActiveRequest {
                     delta.finish,
                     WorkerReason::Cancelled | WorkerReason::TimedOut
                 );
-            let new = match &mut self.resumption {
+            let new = match self.holding.request_mut() {
                 Some(resumption) if !was_finished => {
-                    resumption.take(position, tokens, details, is_last)?
+                    resumption.take(position, tokens, details, is_last)
                 }
-                _ => None,
+                _ => Ok(None),
+            };
+            let Ok(new) = new else {
+                self.holding.differs();
+                return Err(ApiError::unavailable(
+                    "The model's worker was lost, and another one generated another answer, which cannot continue \
+                     from there. Retry the request.",
+                ));
             };
             let (tokens, details) = match &new {
                 Some(new) if new.is_repeated && is_open => continue,
@@ -392,15 +295,18 @@ impl ActiveRequest {
             taken?;
             if choice.finish.is_some() && !was_finished {
                 self.unfinished -= 1;
+                if let Some(resumption) = self.holding.request_mut() {
+                    resumption.ended(position);
+                }
                 // A stop string may end the last choice of a handle whose worker would continue.
                 if !delta.last_of_handle && self.group_is_finished(group) {
-                    self.handles.cancel(group);
+                    self.handles().cancel(group);
                 }
             }
             if delta.last_of_handle && !self.group_is_finished(group) {
                 tracing::error!(
                     request_id = %self.record.request_id,
-                    worker = self.handles.worker(),
+                    worker = self.handles().worker(),
                     "the worker ended a request without a finish reason"
                 );
                 return Err(ApiError::internal());
@@ -410,7 +316,7 @@ impl ActiveRequest {
     }
 
     fn group_is_finished(&self, group: usize) -> bool {
-        let sequences = self.handles.sequences();
+        let sequences = self.handles().sequences();
         let first = group * sequences;
         let members = self
             .choices
@@ -455,7 +361,7 @@ impl ActiveRequest {
 
     /// The log probabilities of each choice's prompt, once they have come.
     pub(crate) fn prompt_log_probs(&self) -> Vec<Option<PromptLogProbs>> {
-        let sequences = self.handles.sequences().max(1);
+        let sequences = self.handles().sequences().max(1);
         let of = |choice: usize| self.prompt_log_probs.get(choice / sequences)?.clone();
         (0..self.choices.len()).map(of).collect()
     }

@@ -22,12 +22,18 @@ pub(super) struct Generated {
     counted: u32,
     /// How many of them the worker that has the request has counted.
     said: u32,
+    has_ended: bool,
 }
 
 impl Generated {
-    /// The tokens so far.
-    pub(super) fn tokens(&self) -> &[i32] {
-        self.transcript.tokens()
+    /// The tokens so far; `None`: the choice has ended.
+    pub(super) fn running(&self) -> Option<&[i32]> {
+        (!self.has_ended).then(|| self.transcript.tokens())
+    }
+
+    /// Nothing follows.
+    pub(super) fn end(&mut self) {
+        self.has_ended = true;
     }
 
     /// Whether there is nothing yet.

@@ -1,17 +1,16 @@
 //! How a request that has begun continues at another worker, from the token where it was. Owns what its choices have
-//! generated; when it moves is [`Survival`]'s, and what is sent again is [`Origin`]'s. The choices notice neither.
+//! generated; when it moves is `upstream`'s, and what is sent again is [`Origin`]'s. The choices notice
+//! neither.
 
-use std::task::Context;
+use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use inflight_openai::ApiError;
 use inflight_upstream::connection::Connection;
-use inflight_upstream::delivery::ResumeLimits;
-use inflight_upstream::dispatch::{Dispatched, NotDispatched};
-use inflight_upstream::inbox::{DeltaDetails, Notice};
-use inflight_upstream::metrics::{Resumes, RetryReason};
+use inflight_upstream::dispatch::{Dispatched, NotDispatched, OpenHandles};
+use inflight_upstream::inbox::{DeltaDetails, Inbox};
 use inflight_upstream::process::Life;
-use inflight_upstream::survival::{Mover, Report, Step, Survival, Way};
+use inflight_upstream::survival::{Mover, Report, Way, Work};
 use inflight_upstream::transcript::Differs;
 use tokio::time::Instant;
 
@@ -19,9 +18,6 @@ use super::generated::{Generated, New};
 
 /// Says that an answer continued at another worker: in a header of an answer in one piece, behind a stream as a trailer.
 const RESUMED: HeaderName = HeaderName::from_static("x-inflight-resumed");
-
-/// What became of a request that is to continue elsewhere.
-pub(super) type Resumed = Step<Dispatched, ApiError>;
 
 /// What is said of an answer that continued, as headers or trailers.
 pub(crate) fn noted(report: Report) -> HeaderMap {
@@ -52,11 +48,44 @@ pub(crate) trait Origin: std::fmt::Debug + Send + Sync {
     fn deadline(&self) -> Option<Instant>;
 }
 
+/// A request at one worker: where its output arrives, and its handles there.
+#[derive(Debug)]
+pub(crate) struct AtWorker {
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) handles: OpenHandles,
+    /// Handles whose counts of the prompt are known from an earlier worker; empty: none.
+    pub(super) counted: Vec<bool>,
+}
+
+impl From<Dispatched> for AtWorker {
+    fn from(dispatched: Dispatched) -> Self {
+        let Dispatched { inbox, handles } = dispatched;
+        Self {
+            inbox,
+            handles,
+            counted: Vec::new(),
+        }
+    }
+}
+
+impl Work for AtWorker {
+    fn server(&self) -> &str {
+        self.handles.worker()
+    }
+
+    fn life(&self) -> &Life {
+        self.handles.connection().life()
+    }
+
+    fn server_stays(&self) -> bool {
+        self.handles.connection().stays()
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Resumption {
     origin: Box<dyn Origin>,
-    survival: Survival<ApiError>,
     /// Of each choice.
     generated: Vec<Generated>,
     /// Whether what came last has something new.
@@ -65,49 +94,31 @@ pub(crate) struct Resumption {
 
 impl Resumption {
     /// For a request of so many choices that was sent.
-    pub(crate) fn new(
-        origin: Box<dyn Origin>,
-        way: Way,
-        limits: ResumeLimits,
-        metrics: Resumes,
-        choices: usize,
-    ) -> Self {
+    pub(crate) fn new(origin: Box<dyn Origin>, choices: usize) -> Self {
         let generated = std::iter::repeat_with(Generated::default);
         Self {
             origin,
-            survival: Survival::new(way, limits, metrics),
             generated: generated.take(choices).collect(),
             has_new: false,
         }
     }
 
-    /// Why the request moved last; `None`: it has not.
-    pub(super) fn reason(&self) -> Option<RetryReason> {
-        self.survival.reason()
-    }
-
-    /// How the request continued at other workers; `None`: it did not.
-    pub(super) fn report(&self) -> Option<Report> {
-        self.survival.report()
-    }
-
     /// Begins anew with a request of which nothing counts any more.
     pub(super) fn restart(&mut self) {
         self.generated.fill_with(Generated::default);
-        self.survival.restart();
     }
 
     /// Takes a row of a choice, and returns what of it is new; `None`: all of it.
     ///
     /// # Errors
-    /// 503: it is not what an earlier worker generated.
+    /// It is not what an earlier worker generated.
     pub(super) fn take<'a>(
         &mut self,
         choice: usize,
         tokens: &'a [i32],
         details: Option<&DeltaDetails>,
         is_last: bool,
-    ) -> Result<Option<New<'a>>, ApiError> {
+    ) -> Result<Option<New<'a>>, Differs> {
         let Some(own) = self.generated.get_mut(choice) else {
             return Ok(None);
         };
@@ -115,136 +126,58 @@ impl Resumption {
             self.has_new = true;
             return Ok(None);
         }
-        match own.take(tokens, details, is_last) {
-            Ok(new) => {
-                self.has_new |= !new.is_repeated;
-                Ok(Some(new))
-            }
-            Err(Differs) => {
-                self.survival.differs();
-                Err(ApiError::unavailable(
-                    "The model's worker was lost, and another one generated another answer, which cannot continue \
-                     from there. Retry the request.",
-                ))
-            }
+        let new = own.take(tokens, details, is_last)?;
+        self.has_new |= !new.is_repeated;
+        Ok(Some(new))
+    }
+
+    /// Notes that a choice has ended, and has nothing to continue with.
+    pub(super) fn ended(&mut self, choice: usize) {
+        if let Some(own) = self.generated.get_mut(choice) {
+            own.end();
         }
     }
 
-    /// Whether it is the only way on: a choice has generated something, or no worker had the request.
-    pub(super) fn is_needed(&self) -> bool {
-        self.survival.has_outlived() || self.generated.iter().any(|own| !own.is_empty())
+    /// Whether a choice has generated something.
+    pub(super) fn has_begun(&self) -> bool {
+        self.generated.iter().any(|own| !own.is_empty())
     }
 
-    /// Whether the choice has generated anything.
-    pub(super) fn has_begun(&self, choice: usize) -> bool {
-        self.generated
-            .get(choice)
-            .is_some_and(|own| !own.is_empty())
+    /// Whether something new came since the last call.
+    pub(super) fn take_new(&mut self) -> bool {
+        std::mem::take(&mut self.has_new)
     }
 
-    /// Notes that output came, and when.
-    pub(super) fn heard(&mut self, at: Instant) {
-        self.survival.heard(std::mem::take(&mut self.has_new), at);
+    /// Which handles have counted their prompts, at the worker that has the request or before.
+    fn counted(&self, now: &AtWorker) -> Vec<bool> {
+        let groups = self.generated.chunks(now.handles.sequences().max(1));
+        let has_begun = |group: &[Generated]| group.iter().any(|own| !own.is_empty());
+        let was_counted = |group| now.counted.get(group) == Some(&true);
+        groups
+            .enumerate()
+            .map(|(group, own)| has_begun(own) || was_counted(group))
+            .collect()
+    }
+}
+
+impl Mover for Resumption {
+    type Error = ApiError;
+    type Work = AtWorker;
+
+    fn send(&mut self, now: &mut AtWorker, may_return: bool) -> Result<AtWorker, NotDispatched> {
+        let without = Some(&**now.handles.connection()).filter(|_| !may_return);
+        let generated: Vec<_> = self.generated.iter().map(Generated::running).collect();
+        let sent = self.origin.resume(without, &generated)?;
+        Ok(AtWorker {
+            counted: self.counted(now),
+            ..AtWorker::from(sent)
+        })
     }
 
-    /// Whether the worker that had the request before need not keep it any longer.
-    pub(super) fn poll_trial(&mut self, context: &mut Context<'_>) -> bool {
-        self.survival.poll_trial(context)
-    }
-
-    /// Whether the worker that had the request before keeps it, because this one has brought nothing new.
-    pub(super) fn is_on_trial(&self) -> bool {
-        self.survival.is_on_trial()
-    }
-
-    /// Notes that the worker on trial has failed the request: the one that kept it has it again.
-    pub(super) fn take_back(&mut self, reason: Option<RetryReason>, tried: &Life) {
-        self.survival.take_back(reason, tried);
-    }
-
-    /// Notes that a worker has failed the request.
-    ///
-    /// # Errors
-    /// It may not continue.
-    pub(super) fn lose(
-        &mut self,
-        error: ApiError,
-        reason: RetryReason,
-        lost: &Life,
-    ) -> Result<(), ApiError> {
-        let is_over = self.origin.is_over();
-        self.survival.lose(error, reason, lost, is_over)
-    }
-
-    /// Waits for a worker after `sent` have failed the request, which has generated nothing; `lost` was the last of them.
-    ///
-    /// # Errors
-    /// It may not continue.
-    pub(super) fn outlive(
-        &mut self,
-        error: ApiError,
-        sent: u32,
-        lost: &Life,
-    ) -> Result<(), ApiError> {
-        let is_over = self.origin.is_over();
-        self.survival.outlive(error, sent, lost, is_over)
-    }
-
-    /// Notes that the request should continue elsewhere.
-    pub(super) fn notice(&mut self, notice: Notice) {
-        self.survival.notice(notice);
-    }
-
-    /// Whether the request is to continue elsewhere.
-    pub(super) fn is_due(&self) -> bool {
-        self.survival.is_due()
-    }
-
-    /// Continues if a worker takes the request, and looks again soon otherwise. `without` had it until now.
-    pub(super) fn poll(
-        &mut self,
-        context: &mut Context<'_>,
-        without: &Connection,
-        has_ended: impl Fn(usize) -> bool,
-    ) -> Resumed {
-        let mut moving = Moving {
-            origin: &*self.origin,
-            without,
-            generated: &self.generated,
-            has_ended: &has_ended,
-        };
-        let step = self.survival.poll(context, &mut moving);
-        if matches!(step, Step::Moved(_) | Step::Tried(_)) && self.survival.way() == Way::Replay {
+    fn has_moved(&mut self, _: &mut AtWorker, way: Way) {
+        if way == Way::Replay {
             self.generated.iter_mut().for_each(Generated::replay);
         }
-        step
-    }
-}
-
-/// The request as it moves.
-struct Moving<'a> {
-    origin: &'a dyn Origin,
-    without: &'a Connection,
-    generated: &'a [Generated],
-    has_ended: &'a dyn Fn(usize) -> bool,
-}
-
-impl Moving<'_> {
-    /// What each choice has generated; `None`: it has ended.
-    fn running(&self) -> impl Iterator<Item = Option<&[i32]>> {
-        let own = self.generated.iter().enumerate();
-        own.map(|(choice, own)| (!(self.has_ended)(choice)).then_some(own.tokens()))
-    }
-}
-
-impl Mover for Moving<'_> {
-    type Error = ApiError;
-    type Sent = Dispatched;
-
-    fn send(&mut self, may_return: bool) -> Result<Dispatched, NotDispatched> {
-        let without = Some(self.without).filter(|_| !may_return);
-        let generated: Vec<_> = self.running().collect();
-        self.origin.resume(without, &generated)
     }
 
     fn is_over(&self) -> bool {
@@ -255,13 +188,13 @@ impl Mover for Moving<'_> {
         self.origin.deadline()
     }
 
-    fn tokens(&self) -> usize {
-        let generated = self.running().flatten();
-        self.origin.prompt_tokens() + generated.map(<[i32]>::len).sum::<usize>()
+    fn prompt_tokens(&self) -> usize {
+        self.origin.prompt_tokens()
     }
 
-    fn server_stays(&self) -> bool {
-        self.without.stays()
+    fn generated_tokens(&self) -> usize {
+        let running = self.generated.iter().filter_map(Generated::running);
+        running.map(<[i32]>::len).sum()
     }
 
     fn timed_out(&self) -> ApiError {

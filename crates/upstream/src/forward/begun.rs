@@ -2,7 +2,6 @@
 //! that is, is [`Survival`]'s, and what was said before, [`Said`]'s.
 
 use std::sync::Arc;
-use std::task::Context;
 
 use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
@@ -20,36 +19,87 @@ use super::{Forward, Open, given_up};
 use crate::delivery::{CallContext, GivenUp};
 use crate::dispatch::NotDispatched;
 use crate::inbox::Notice;
-use crate::metrics::RetryReason;
 use crate::pool::Pool;
-use crate::slot::WorkerSlot;
-use crate::survival::{Mover, Step, Survival, Way};
+use crate::process::Life;
+use crate::stops::Source;
+use crate::survival::{Mover, Survival, Way, Work};
 use crate::table::Picked;
+
+/// A stream's request at one server.
+pub(super) struct AtServer {
+    /// `None`: it has ended there, or was never sent.
+    pub(super) rest: Option<Responses>,
+    pub(super) open: Open,
+    /// Where a stop goes, while another server has the request on trial.
+    source: Option<Source>,
+}
+
+impl AtServer {
+    pub(super) fn new(rest: Option<Responses>, open: Open) -> Self {
+        Self {
+            rest,
+            open,
+            source: None,
+        }
+    }
+
+    /// What the server gives notice of.
+    pub(super) fn notice(&self) -> Option<Notice> {
+        let slot = &self.open.slot;
+        if slot.is_leaving() {
+            return Some(Notice::Leaving);
+        }
+        slot.pulse.is_silent().then_some(Notice::Silent)
+    }
+
+    /// Whether this is the server that was picked. One that has come back since is another.
+    fn is(&self, pool: &Arc<Pool>) -> bool {
+        Arc::ptr_eq(pool, &self.open.pool)
+    }
+}
+
+impl Work for AtServer {
+    fn server(&self) -> &str {
+        &self.open.slot.address
+    }
+
+    fn life(&self) -> &Life {
+        &self.open.life
+    }
+
+    fn server_stays(&self) -> bool {
+        let slot = &self.open.slot;
+        let served = slot.peer.served();
+        slot.takes_calls() && served.is_some_and(|served| self.is(&served.pool))
+    }
+}
 
 /// A request that can continue at another server.
 #[derive(Debug)]
 pub(super) struct Begun {
-    pub(super) forward: Arc<Forward>,
+    forward: Arc<Forward>,
+    call: Arc<CallContext>,
     /// As its client sent it.
-    pub(super) message: ModelInferRequest,
-    pub(super) may_share: bool,
+    message: ModelInferRequest,
+    may_share: bool,
     pub(super) said: Said,
-    pub(super) survival: Survival<Status>,
     /// Whether the last response is marked even where it says nothing.
     pub(super) expects_final: bool,
+    way: Way,
     /// Of the server that it began with.
     weights: String,
     prompt_tokens: usize,
 }
 
 impl Begun {
-    /// `None`: the request cannot continue after the server that has it.
+    /// And when it continues at another server. `None`: it cannot after the one that has it.
     pub(super) fn new(
         forward: &Arc<Forward>,
+        call: &Arc<CallContext>,
         message: &ModelInferRequest,
         open: &Open,
         may_share: bool,
-    ) -> Option<Self> {
+    ) -> Option<(Self, Survival<Status>)> {
         if forward.limits.most == 0 || asks_to_stop(message) {
             return None;
         }
@@ -71,103 +121,24 @@ impl Begun {
         };
         let asked = message.parameters.get(names::ENABLE_EMPTY_FINAL_RESPONSE);
         let asked = asked.and_then(|asked| asked.parameter_choice.as_ref());
-        let metrics = forward.metrics.resumes.clone();
-        Some(Self {
+        let begun = Self {
             expects_final: asked == Some(&ParameterChoice::BoolParam(true)),
             weights: open.generator.weights.clone(),
             prompt_tokens: ids.map_or(0, |ids| ids.count()),
             forward: Arc::clone(forward),
+            call: Arc::clone(call),
             message: message.clone(),
             may_share,
             said: Said::default(),
-            survival: Survival::new(way, forward.limits, metrics),
-        })
-    }
-
-    /// Goes back to the server that kept the request, because the one on trial has failed it.
-    pub(super) fn take_back(&mut self, open: &Open, reason: Option<RetryReason>, tried: &Open) {
-        if self.said.is_empty() {
-            self.weights.clone_from(&open.generator.weights);
-        }
-        self.survival.take_back(reason, &tried.life);
-    }
-
-    /// Whether the gateway ends.
-    pub(super) fn is_over(&self) -> bool {
-        *self.forward.interrupted.borrow()
-    }
-
-    /// What the server that has it gives notice of.
-    pub(super) fn notice(slot: &WorkerSlot) -> Option<Notice> {
-        if slot.is_leaving() {
-            return Some(Notice::Leaving);
-        }
-        slot.pulse.is_silent().then_some(Notice::Silent)
-    }
-
-    /// Continues if a server takes the request; see [`Survival::poll`].
-    pub(super) fn poll(
-        &mut self,
-        context: &mut Context<'_>,
-        open: &Open,
-        call: &CallContext,
-    ) -> Step<(Responses, Open), Status> {
-        let Self {
-            forward,
-            message,
-            may_share,
-            said,
-            survival,
-            weights,
-            prompt_tokens,
-            ..
-        } = self;
-        let mut moving = Moving {
-            forward,
-            message,
-            may_share: *may_share,
-            said,
-            weights,
-            prompt_tokens: *prompt_tokens,
-            way: survival.way(),
-            open,
-            call,
+            way,
         };
-        let step = survival.poll(context, &mut moving);
-        if let Step::Moved((_, open)) | Step::Tried((_, open)) = &step {
-            if said.is_empty() {
-                weights.clone_from(&open.generator.weights);
-            }
-            if survival.way() == Way::Replay {
-                said.replay();
-            }
-        }
-        step
-    }
-}
-
-/// The request as it moves.
-struct Moving<'a> {
-    forward: &'a Forward,
-    message: &'a ModelInferRequest,
-    may_share: bool,
-    said: &'a Said,
-    weights: &'a str,
-    prompt_tokens: usize,
-    way: Way,
-    open: &'a Open,
-    call: &'a CallContext,
-}
-
-impl Moving<'_> {
-    /// Whether the server that has the request is the one that was picked. One that has come back since is another.
-    fn has_it(&self, pool: &Arc<Pool>) -> bool {
-        Arc::ptr_eq(pool, &self.open.pool)
+        let metrics = forward.metrics.resumes.clone();
+        Some((begun, Survival::new(way, forward.limits, metrics)))
     }
 
-    fn suits(&self, picked: &Picked, may_return: bool) -> bool {
+    fn suits(&self, now: &AtServer, picked: &Picked, may_return: bool) -> bool {
         let generator = Generator::of(picked);
-        (may_return || !self.has_it(&picked.pool))
+        (may_return || !now.is(&picked.pool))
             && (self.said.is_empty() || generator.weights == self.weights)
             && (self.way == Way::Replay || generator.resumes)
     }
@@ -175,49 +146,58 @@ impl Moving<'_> {
     fn again(&self) -> Result<ModelInferRequest, TensorError> {
         match self.way {
             Way::Replay => Ok(self.message.clone()),
-            Way::Resume => resumed(self.message, self.said.only()),
+            Way::Resume => resumed(&self.message, self.said.only()),
         }
     }
 }
 
-impl Mover for Moving<'_> {
+impl Mover for Begun {
     type Error = Status;
-    type Sent = (Responses, Open);
+    type Work = AtServer;
 
-    fn send(&mut self, may_return: bool) -> Result<Self::Sent, NotDispatched> {
-        let Self { message, .. } = self;
+    fn send(&mut self, now: &mut AtServer, may_return: bool) -> Result<AtServer, NotDispatched> {
+        let message = &self.message;
         let table = &self.forward.table;
         // Not a text's: to encode it takes too long here.
         let placing = table.placing(&message.model_name, &message.model_version);
         let prompt = placing.and_then(|_| Prompt::read(message, None));
         let asked = Asked {
-            model: &self.message.model_name,
-            version: &self.message.model_version,
-            context: self.call,
+            model: &message.model_name,
+            version: &message.model_version,
+            context: &self.call,
             is_stream: true,
             works: true,
             shares: self.may_share,
             prompt: prompt.as_ref(),
         };
-        let fits = |picked: &Picked| self.suits(picked, may_return);
+        let fits = |picked: &Picked| self.suits(now, picked, may_return);
         let picked = self.forward.pick_that(asked, fits);
         let (picked, placed) = picked.map_err(|_| NotDispatched::NoWorker)?;
         let again = self.again().map_err(|_| NotDispatched::NoWorker)?;
         let open = Open::new(&picked, placed, asked.link(&picked.pool));
+        let source = self.call.named.as_ref().and_then(|named| named.source());
         let sent = self.forward.start(again, &open, asked, None);
         let sent = sent.map_err(|status| match status.code() {
             Code::ResourceExhausted => NotDispatched::Full,
             _ => NotDispatched::NoWorker,
         })?;
+        now.source = source;
         asked.trace_sent(&picked.slot);
-        tracing::info!(
-            request_id = %self.call.request_id,
-            from = %self.open.slot.address,
-            to = %open.slot.address,
-            tokens = self.said.tokens(),
-            "request continues at another worker"
-        );
-        Ok((sent.into_responses(), open))
+        Ok(AtServer::new(Some(sent.into_responses()), open))
+    }
+
+    fn has_moved(&mut self, now: &mut AtServer, way: Way) {
+        if self.said.is_empty() {
+            self.weights.clone_from(&now.open.generator.weights);
+        }
+        if way == Way::Replay {
+            self.said.replay();
+        }
+        if let Some(named) = &self.call.named
+            && let Some(source) = now.source.take()
+        {
+            named.is_at(Some(source));
+        }
     }
 
     fn is_over(&self) -> bool {
@@ -228,14 +208,12 @@ impl Mover for Moving<'_> {
         self.call.deadline
     }
 
-    fn tokens(&self) -> usize {
-        self.prompt_tokens + self.said.tokens()
+    fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
     }
 
-    fn server_stays(&self) -> bool {
-        let slot = &self.open.slot;
-        let served = slot.peer.served();
-        slot.takes_calls() && served.is_some_and(|served| self.has_it(&served.pool))
+    fn generated_tokens(&self) -> usize {
+        self.said.tokens()
     }
 
     fn timed_out(&self) -> Status {
