@@ -89,7 +89,17 @@ pub trait Deliverable {
         false
     }
 
-    /// Why another server may do what this one did not.
+    /// Waits for a server after all `sent` ones were lost, and no other has it: what follows is waited for as before.
+    /// Only a request that then survives by itself can.
+    ///
+    /// # Errors
+    /// `error`, which the last one failed it with: it does not wait.
+    fn outlive(&mut self, error: Self::Error, sent: usize) -> Result<(), Self::Error> {
+        let _ = sent;
+        Err(error)
+    }
+
+    /// Why another server may do what this one did not; `None`: it may not, or the request moves by itself.
     fn retry_reason(&self, error: &Self::Error) -> Option<RetryReason>;
 
     /// Ends the request.
@@ -199,6 +209,10 @@ pub async fn deliver<R: Deliverable>(
                 retries.get_or_create(&labels).inc();
                 sent = next;
                 heeds_silence = true;
+            }
+            (None, Some(error)) if reason == RetryReason::Unavailable => {
+                request.outlive(error, tried.addresses().len())?;
+                heeds_silence = false;
             }
             (None, Some(error)) => return Err(error),
             // There is no other server, so wait for this one: it may resume.

@@ -2,6 +2,7 @@
 //! call goes to another server is `delivery`'s, and what calls say is their own.
 
 mod answer;
+mod beginning;
 mod begun;
 mod call;
 mod calls;
@@ -16,27 +17,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::{FutureExt, StreamExt};
 use inflight_kserve::inference::{ModelInferRequest, ModelMetadataResponse};
 use inflight_kserve::stop::asks_to_stop;
-use inflight_kserve::streamed::{ResponseView, StreamedResponse};
+use inflight_kserve::streamed::ResponseView;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::{Request, Status};
 
 pub use self::answer::ForwardStream;
-use self::begun::{AtServer, Begun};
+use self::beginning::Beginning;
 pub use self::call::Open;
-use self::call::{Asked, Failed, given_up, lost};
+use self::call::{Asked, given_up, lost};
 use self::prompt::{Prompt, text_bytes};
 pub use self::service::ForwardCall;
 use self::streams::{OnItsWay, may_share};
 use super::classify::classify;
-use super::delivery::{CallContext, ResumeLimits, ended, retry_reason};
+use super::delivery::{CallContext, ResumeLimits, deliver, ended};
 use super::stops::{Source, Stops};
 use super::table::{NoPeer, Picked, Table};
-use crate::metrics::{Metrics, RetryReason};
+use crate::metrics::Metrics;
 use crate::placement::Placed;
 
 /// How long a model's metadata is taken to hold: as long as a configuration is between two looks at it.
@@ -70,6 +70,16 @@ enum Target {
     Any,
     /// To the server that has another request.
     Same(Box<Source>),
+}
+
+impl Target {
+    /// The id there of the request that this one stops.
+    fn id(&self) -> Option<&str> {
+        match self {
+            Self::Any => None,
+            Self::Same(source) => Some(&source.id),
+        }
+    }
 }
 
 /// Shared memory is a worker's own and for clients on its machine: a gateway may have clients anywhere.
@@ -130,68 +140,42 @@ impl Forward {
         let target = self.target(&message, &context).await?;
         self.name(&message, &mut context);
         let context = Arc::new(context);
-        let about = match &target {
-            Target::Any => None,
-            Target::Same(source) => Some(source.id.clone()),
+        let prompt = match &target {
+            Target::Any => self.prompt(&message).await,
+            Target::Same(_) => None,
         };
-        let prompt = match about {
-            None => self.prompt(&message).await,
-            Some(_) => None,
-        };
-        // One that stops another goes under the id that it has, or has none.
-        let may_share = !asks_to_stop(&message) && may_share(&message);
         let asked = Asked {
             model: &message.model_name,
             version: &message.model_version,
             context: &context,
             is_stream: true,
             works: true,
-            shares: may_share,
+            // One that stops another goes under the id that it has, or has none.
+            shares: !asks_to_stop(&message) && may_share(&message),
             prompt: prompt.as_ref(),
         };
-        let ask = |open: &Open| {
-            let sent = self.start(message.clone(), open, asked, about.as_deref());
-            async move {
-                let mut rest = sent?.responses().await?;
-                let first = rest.next().await.transpose()?;
-                if let Some(first) = &first {
-                    in_band(&first.view()?)?;
-                }
-                Ok((first, rest))
-            }
+        let mut beginning = Beginning {
+            forward: self,
+            context: &context,
+            message: &message,
+            asked,
+            target,
+            stream: None,
+            survives: false,
         };
-        let called = self.call(asked, target, ask).await;
-        let begun = |open: &Open| match about {
-            None => Begun::new(self, &context, &message, open, may_share),
-            Some(_) => None,
-        };
-        let end = ended(self.interrupted.subscribe(), context.deadline);
-        let end = end.map(given_up).boxed();
-        let id = message.id.as_str();
-        match called {
-            Ok(((first, rest), open)) => {
-                context.trace.output(Instant::now());
-                let begun = begun(&open);
-                let at = AtServer::new(Some(rest), open);
-                let mut stream = ForwardStream::new(id, at, begun, end, context);
-                if let Some(first) = first {
-                    stream.begin_with(first);
-                }
-                Ok(stream)
-            }
-            Err(Failed {
-                status,
-                last: Some(open),
-                sent,
-            }) if retry_reason(status.code()) == Some(RetryReason::Unavailable) => {
-                let begun = begun(&open);
-                let first = context.first_output;
-                let at = AtServer::new(None, open);
-                let stream = ForwardStream::new(id, at, begun, end, context);
-                stream.outlive(status, sent, first).await
-            }
-            Err(failed) => Err(failed.status),
-        }
+        let until = ended(self.interrupted.subscribe(), context.deadline);
+        let first = context.first_output;
+        deliver(
+            &mut beginning,
+            &context,
+            first,
+            until,
+            &self.metrics.retries,
+        )
+        .await?;
+        context.trace.output(Instant::now());
+        let stream = beginning.stream;
+        stream.ok_or_else(|| Status::internal("no answer came"))
     }
 
     /// Sends a request to a server. `about`: the id there of the request that it stops.

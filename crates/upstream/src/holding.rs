@@ -184,7 +184,7 @@ impl<M: Mover> Holding<M> {
     ///
     /// # Errors
     /// It may not continue.
-    pub fn outlive(&mut self, error: M::Error, sent: u32) -> Result<(), M::Error> {
+    pub fn outlive(&mut self, error: M::Error, sent: usize) -> Result<(), M::Error> {
         let Some(moving) = &mut self.moving else {
             return Err(error);
         };

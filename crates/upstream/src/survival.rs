@@ -373,9 +373,9 @@ impl<E> Survival<E> {
     ///
     /// # Errors
     /// It may not continue.
-    pub fn outlive(&mut self, error: E, sent: u32, lost: &Life, is_over: bool) -> Result<(), E> {
+    pub fn outlive(&mut self, error: E, sent: usize, lost: &Life, is_over: bool) -> Result<(), E> {
         self.has_outlived = true;
-        let before = sent.saturating_sub(1) as usize;
+        let before = sent.saturating_sub(1);
         self.fruitless = vec![Loss::of(&Life::default()); before];
         self.lose(error, RetryReason::Unavailable, lost, is_over)
     }

@@ -2,7 +2,6 @@
 //! to, and the error when it fails before its answer begins. `upstream` decides when it goes to another worker.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use inflight_openai::ApiError;
 use inflight_text::StopMatcher;
@@ -59,7 +58,6 @@ pub(super) async fn send(
         owner,
         admitted: Some(admitted),
         active: None,
-        sent: 0,
     };
     // At the gateway's end the connections fail what they have.
     let never = std::future::pending();
@@ -71,10 +69,7 @@ pub(super) async fn send(
         &state.metrics.upstream.retries,
     )
     .await;
-    match delivered {
-        Ok(()) => {}
-        Err(error) => sending.wait_for_worker(error, first).await?,
-    }
+    delivered?;
     sending.active.ok_or_else(ApiError::internal)
 }
 
@@ -87,32 +82,6 @@ struct Sending<'a> {
     /// Until the first worker has it.
     admitted: Option<Admitted>,
     active: Option<ActiveRequest>,
-    /// How many workers have had it.
-    sent: u32,
-}
-
-impl Sending<'_> {
-    /// Waits for a worker to come back, where the last one was lost and there is no other.
-    async fn wait_for_worker(
-        &mut self,
-        error: ApiError,
-        first: Option<(Instant, Duration)>,
-    ) -> Result<(), ApiError> {
-        let Some(active) = &mut self.active else {
-            return Err(error);
-        };
-        active.outlive(error, self.sent)?;
-        let begun = match first {
-            Some((until, _)) => tokio::time::timeout_at(until, active.wait_for_start()).await,
-            None => Ok(active.wait_for_start().await),
-        };
-        match (begun, first) {
-            (Ok(begun), _) => begun?,
-            (Err(_), Some((_, limit))) => return Err(self.give_up(GivenUp::NoOutput(limit))),
-            (Err(_), None) => return Err(ApiError::internal()),
-        }
-        self.complete().await
-    }
 }
 
 impl Deliverable for Sending<'_> {
@@ -126,7 +95,6 @@ impl Deliverable for Sending<'_> {
             ..
         } = self;
         let dispatched = dispatch_prompts(state, prepared, context, tried, None);
-        self.sent = tried.addresses().len() as u32;
         let dispatched = dispatched.map_err(|error| match error {
             NotDispatched::NoWorker => no_worker(),
             NotDispatched::Full => {
@@ -172,6 +140,13 @@ impl Deliverable for Sending<'_> {
 
     fn survives(&self) -> bool {
         self.active.as_ref().is_some_and(ActiveRequest::survives)
+    }
+
+    fn outlive(&mut self, error: ApiError, sent: usize) -> Result<(), ApiError> {
+        match &mut self.active {
+            Some(active) => active.outlive(error, sent),
+            None => Err(error),
+        }
     }
 
     fn retry_reason(&self, _: &ApiError) -> Option<RetryReason> {

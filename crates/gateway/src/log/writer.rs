@@ -181,6 +181,10 @@ mod tests {
     fn lines_that_nobody_reads_are_dropped_counted_and_reported() {
         let (log, written) = slow();
         log.put(b"first\n");
+        // Otherwise the thread might take lines between others that are dropped.
+        while !log.0.waiting.lock().is_writing {
+            std::thread::yield_now();
+        }
         let line = [b'x'; 1023]
             .iter()
             .chain(b"\n")

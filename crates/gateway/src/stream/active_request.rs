@@ -103,7 +103,7 @@ impl ActiveRequest {
     ///
     /// # Errors
     /// What it failed with: its worker is still there, or the request cannot continue.
-    pub(crate) fn outlive(&mut self, error: ApiError, sent: u32) -> Result<(), ApiError> {
+    pub(crate) fn outlive(&mut self, error: ApiError, sent: usize) -> Result<(), ApiError> {
         match self.retry.take() {
             Some(_) if self.handles().connection().is_lost() => self.holding.outlive(error, sent),
             _ => Err(error),

@@ -22,6 +22,11 @@ struct Scripted {
     servers: VecDeque<(Server, Arc<Pulse>)>,
     current: Option<(Server, tokio::time::Instant)>,
     sent: usize,
+    /// What the server does that comes once all are lost; `None`: the request does not wait for one.
+    later: Option<Server>,
+    survives: bool,
+    /// How many servers were lost before it waited.
+    outlived: Option<usize>,
 }
 
 impl Scripted {
@@ -31,6 +36,9 @@ impl Scripted {
             servers: servers.collect(),
             current: None,
             sent: 0,
+            later: None,
+            survives: false,
+            outlived: None,
         }
     }
 
@@ -81,8 +89,20 @@ impl Deliverable for Scripted {
         }
     }
 
+    fn survives(&self) -> bool {
+        self.survives
+    }
+
+    fn outlive(&mut self, error: Code, sent: usize) -> Result<(), Code> {
+        let later = self.later.take().ok_or(error)?;
+        self.current = Some((later, tokio::time::Instant::now()));
+        self.survives = true;
+        self.outlived = Some(sent);
+        Ok(())
+    }
+
     fn retry_reason(&self, error: &Code) -> Option<RetryReason> {
-        retry_reason(*error)
+        retry_reason(*error).filter(|_| !self.survives)
     }
 
     fn give_up(&mut self, why: GivenUp) -> Code {
@@ -147,6 +167,37 @@ async fn a_failed_request_goes_on_until_a_server_answers_or_three_have_failed() 
         let done = run(&mut request, None, None).await;
         assert_eq!((done, request.sent), (*expected, *sent), "{servers:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_waits_for_a_server_where_all_are_lost_and_only_once() {
+    use Server::{Answers, Breaks, Fails, Hangs};
+    let lost = Fails(5, Code::Unavailable);
+    let full = Fails(5, Code::ResourceExhausted);
+    let answers = Answers(1, 1);
+    let table: &[(&[Server], Server, Result<(), Code>, Option<usize>)] = &[
+        (&[lost], answers, Ok(()), Some(1)),
+        (&[lost, lost], answers, Ok(()), Some(2)),
+        (&[lost], lost, Err(Code::Unavailable), Some(1)),
+        (&[lost], Breaks(1, 5), Err(Code::Unavailable), Some(1)),
+        // The time for a first output goes on.
+        (&[lost], Hangs, Err(Code::DeadlineExceeded), Some(1)),
+        // One that is full is not lost.
+        (&[full], answers, Err(Code::ResourceExhausted), None),
+    ];
+    for (servers, later, expected, outlived) in table {
+        let mut request = Scripted::new(servers);
+        request.later = Some(*later);
+        let done = run(&mut request, Some(1000), None).await;
+        let found = (done, request.outlived);
+        assert_eq!(found, (*expected, *outlived), "{servers:?} {later:?}");
+    }
+    // What survives has moved by itself, and was given up.
+    let mut request = Scripted::new(&[Breaks(1, 5), answers]);
+    request.survives = true;
+    request.later = Some(answers);
+    let done = run(&mut request, None, None).await;
+    assert_eq!((done, request.outlived), (Err(Code::Unavailable), None));
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,8 +17,8 @@ use tonic::Status;
 use super::begun::{AtServer, Begun};
 use super::said::{Taken, cut};
 use super::streams::Responses;
-use super::{given_up, in_band, lost};
-use crate::delivery::{CallContext, GivenUp, retry_reason};
+use super::{in_band, lost};
+use crate::delivery::{CallContext, retry_reason};
 use crate::holding::{Holding, Kept, Turn};
 use crate::survival::{Report, Survival, Way};
 
@@ -74,37 +74,41 @@ impl ForwardStream {
         self.holding.survival()?.report()
     }
 
-    /// The first response has come.
-    pub(super) fn begin_with(&mut self, first: EncodedResponse) {
-        match self.receive(first) {
-            Poll::Ready(Some(Ok(first))) => self.first = Some(first),
-            // What nobody can read is passed on by the next server, or by none.
-            Poll::Ready(_) | Poll::Pending => {}
-        }
-    }
-
-    /// Waits for a server after `sent` have failed the request, and for its first response.
+    /// Waits for the first response of the server that has the request.
     ///
     /// # Errors
-    /// `status`: it may not continue. Nothing came within the time for a first output.
-    pub(super) async fn outlive(
-        mut self,
-        status: Status,
-        sent: u32,
-        first: Option<(Instant, Duration)>,
-    ) -> Result<Self, Status> {
-        self.holding.outlive(status, sent)?;
-        let response = poll_fn(|context| self.poll_next_unpin(context));
-        let response = match first {
-            None => response.await,
-            Some((until, limit)) => {
-                let response = tokio::time::timeout_at(until, response).await;
-                response.map_err(|_| given_up(GivenUp::NoOutput(limit)))?
-            }
+    /// It failed the request.
+    pub(super) async fn begin(&mut self) -> Result<(), Status> {
+        let Some(rest) = &mut self.holding.work_mut().rest else {
+            return Ok(());
         };
-        self.first = response.transpose()?;
-        self.context.trace.output(Instant::now());
-        Ok(self)
+        let Some(first) = rest.next().await.transpose().map_err(lost)? else {
+            return Ok(());
+        };
+        in_band(&first.view()?).map_err(lost)?;
+        if let Poll::Ready(Some(Ok(first))) = self.receive(first) {
+            self.first = Some(first);
+        }
+        Ok(())
+    }
+
+    /// Waits for the first response of whichever server will have the request.
+    ///
+    /// # Errors
+    /// None has it in time, or it failed there.
+    pub(super) async fn begin_elsewhere(&mut self) -> Result<(), Status> {
+        let first = poll_fn(|context| self.poll_next_unpin(context)).await;
+        self.first = first.transpose()?;
+        Ok(())
+    }
+
+    /// Waits for a server after `sent` have failed the request, which has generated nothing.
+    ///
+    /// # Errors
+    /// `status`: it may not continue.
+    pub(super) fn outlive(&mut self, status: Status, sent: usize) -> Result<(), Status> {
+        self.holding.work_mut().rest = None;
+        self.holding.outlive(status, sent)
     }
 
     /// Listens for the next notice of the server, where that matters.

@@ -70,6 +70,14 @@ impl Open {
         }
     }
 
+    /// The server, for who waits for its answer.
+    pub(super) fn sent(&self) -> Sent {
+        Sent {
+            address: Arc::clone(&self.slot.address),
+            pulse: Arc::clone(&self.slot.pulse),
+        }
+    }
+
     /// The first output came.
     pub(super) fn started(&mut self) {
         if let Some(placed) = &mut self.placed {
@@ -134,28 +142,40 @@ impl Asked<'_> {
     }
 }
 
-/// A call that failed: its status, the server that had it last, and how many had it.
-#[derive(Debug)]
-pub(super) struct Failed {
-    pub(super) status: Status,
-    pub(super) last: Option<Open>,
-    pub(super) sent: u32,
-}
-
-impl From<Failed> for Status {
-    fn from(failed: Failed) -> Self {
-        failed.status
-    }
-}
-
 impl Forward {
+    /// Opens the call at the server that it is for, or at one that has not been tried.
+    ///
+    /// # Errors
+    /// No other can answer.
+    pub(super) fn open(
+        &self,
+        asked: Asked<'_>,
+        target: &Target,
+        tried: &mut Tried,
+    ) -> Result<Open, Status> {
+        let (picked, placed, link) = match target {
+            Target::Same(source) if tried.is_empty() => {
+                (source.picked.clone(), None, Arc::clone(&source.link))
+            }
+            Target::Same(_) => return Err(Status::unavailable("only one server has the request")),
+            Target::Any => {
+                let (picked, placed) = self.pick(asked, tried.addresses())?;
+                let link = asked.link(&picked.pool);
+                (picked, placed, link)
+            }
+        };
+        tried.add(&picked.slot.address);
+        asked.trace_sent(&picked.slot);
+        Ok(Open::new(&picked, placed, link))
+    }
+
     /// Makes a call at the server that it is for, or at another one if that cannot answer.
     pub(super) async fn call<T, F>(
         &self,
         asked: Asked<'_>,
         target: Target,
         ask: impl Fn(&Open) -> F + Send,
-    ) -> Result<(T, Open), Failed>
+    ) -> Result<T, Status>
     where
         T: Send,
         F: Future<Output = Result<T, Status>> + Send,
@@ -168,28 +188,11 @@ impl Forward {
             ask,
             current: None,
             answer: None,
-            sent: 0,
         };
         let until = ended(self.interrupted.subscribe(), context.deadline);
-        let first = context.first_output.filter(|_| asked.is_stream);
-        let delivered = deliver(&mut call, context, first, until, &self.metrics.retries).await;
-        let Call {
-            current,
-            answer,
-            sent,
-            ..
-        } = call;
-        let open = current.map(|(open, _)| open);
-        match (delivered, answer, open) {
-            (Ok(()), Some(answer), Some(open)) => Ok((answer, open)),
-            (delivered, _, last) => Err(Failed {
-                status: delivered
-                    .err()
-                    .unwrap_or_else(|| Status::internal("no answer came")),
-                last,
-                sent,
-            }),
-        }
+        deliver(&mut call, context, None, until, &self.metrics.retries).await?;
+        let answer = call.answer;
+        answer.ok_or_else(|| Status::internal("no answer came"))
     }
 }
 
@@ -202,8 +205,6 @@ struct Call<'a, T, A, F> {
     ask: A,
     current: Option<(Open, Pin<Box<F>>)>,
     answer: Option<T>,
-    /// How many servers have had it.
-    sent: u32,
 }
 
 impl<T, A, F> Deliverable for Call<'_, T, A, F>
@@ -215,27 +216,8 @@ where
     type Error = Status;
 
     fn send(&mut self, tried: &mut Tried) -> Result<Sent, Status> {
-        let asked = self.asked;
-        let (picked, placed, link) = match &self.target {
-            Target::Same(source) if tried.is_empty() => {
-                (source.picked.clone(), None, Arc::clone(&source.link))
-            }
-            Target::Same(_) => return Err(Status::unavailable("only one server has the request")),
-            Target::Any => {
-                let (picked, placed) = self.forward.pick(asked, tried.addresses())?;
-                let link = asked.link(&picked.pool);
-                (picked, placed, link)
-            }
-        };
-        let slot = &picked.slot;
-        tried.add(&slot.address);
-        self.sent = tried.addresses().len() as u32;
-        let sent = Sent {
-            address: Arc::clone(&slot.address),
-            pulse: Arc::clone(&slot.pulse),
-        };
-        asked.trace_sent(slot);
-        let open = Open::new(&picked, placed, link);
+        let open = self.forward.open(self.asked, &self.target, tried)?;
+        let sent = open.sent();
         let answer = Box::pin((self.ask)(&open));
         self.current = Some((open, answer));
         Ok(sent)

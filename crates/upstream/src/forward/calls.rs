@@ -50,7 +50,7 @@ impl Forward {
             let mut client = open.link.client();
             async move { client.model_infer(request).await }
         };
-        let (answer, _open) = self.call(asked, target, ask).await?;
+        let answer = self.call(asked, target, ask).await?;
         let mut answer = answer.into_inner();
         if !id.is_empty() {
             answer.id = id;
@@ -82,7 +82,7 @@ impl Forward {
             prompt: None,
         };
         let ask = move |open: &Open| ask(open.link.client(), open.model.clone());
-        let (answer, _open) = self.call(asked, Target::Any, ask).await?;
+        let answer = self.call(asked, Target::Any, ask).await?;
         Ok(answer.into_inner())
     }
 

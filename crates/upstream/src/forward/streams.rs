@@ -46,21 +46,21 @@ impl OnItsWay {
         }
     }
 
-    pub(super) async fn responses(self) -> Result<Responses, Status> {
-        match self {
-            Self::Shared(responses) => Ok(Responses::Shared(responses)),
-            Self::Alone(mut client, request, _) => {
-                let responses = client.model_stream_infer(*request).await?.into_inner();
-                Ok(Responses::Alone(Box::new(responses)))
-            }
-        }
+    async fn open(
+        mut client: StreamClient,
+        request: Box<Request<Once<ModelInferRequest>>>,
+    ) -> Result<Responses, Status> {
+        let responses = client.model_stream_infer(*request).await?.into_inner();
+        Ok(Responses::Alone(Box::new(responses)))
     }
 
-    /// The same, opened when the first response is asked for.
+    /// A stream is opened when its first response is asked for.
     pub(super) fn into_responses(self) -> Responses {
         match self {
             Self::Shared(responses) => Responses::Shared(responses),
-            alone @ Self::Alone(..) => Responses::Opening(alone.responses().boxed()),
+            Self::Alone(client, request, _) => {
+                Responses::Opening(Self::open(client, request).boxed())
+            }
         }
     }
 }
@@ -70,6 +70,13 @@ pub(super) enum Responses {
     Shared(SharedResponses),
     Alone(Box<Streaming<EncodedResponse>>),
     Opening(BoxFuture<'static, Result<Responses, Status>>),
+}
+
+impl Responses {
+    /// A request that was not sent.
+    pub(super) fn failed(status: Status) -> Self {
+        Self::Opening(std::future::ready(Err(status)).boxed())
+    }
 }
 
 impl Stream for Responses {
