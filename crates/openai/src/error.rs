@@ -224,7 +224,7 @@ impl ApiError {
     pub fn model_not_found<S: AsRef<str>>(model: &str, known: &[S]) -> Self {
         let mut message = format!(
             "The model `{}` does not exist.",
-            crate::reader::shortened(model)
+            crate::words::shortened(model)
         );
         match known {
             [] => message.push_str(" No model is loaded yet."),
@@ -244,7 +244,7 @@ impl ApiError {
 
     /// 400: no response of this client has the id that its request continues from.
     pub fn previous_response_not_found(id: &str) -> Self {
-        let id = crate::reader::shortened(id);
+        let id = crate::words::shortened(id);
         Self::invalid_request(
             "previous_response_id",
             format!(
@@ -257,7 +257,7 @@ impl ApiError {
 
     /// 404: no response of this client has the id.
     pub fn response_not_found(id: &str) -> Self {
-        let id = crate::reader::shortened(id);
+        let id = crate::words::shortened(id);
         Self::new(
             ErrorKind::NotFound,
             format!(
@@ -268,7 +268,7 @@ impl ApiError {
 
     /// 404: no item of this client's responses has the id that is at `place` of the input.
     pub fn item_not_found(id: &str, place: usize) -> Self {
-        let id = crate::reader::shortened(id);
+        let id = crate::words::shortened(id);
         Self::new(
             ErrorKind::NotFound,
             format!(
@@ -294,7 +294,7 @@ impl ApiError {
 
     /// 404: the model is served, but by nobody who makes embeddings of what it reads.
     pub fn no_embeddings(model: &str, reason: &str) -> Self {
-        let model = crate::reader::shortened(model);
+        let model = crate::words::shortened(model);
         Self::new(
             ErrorKind::NotFound,
             format!("The model `{model}` offers no embeddings: `/v1/embeddings` {reason}."),
@@ -304,7 +304,7 @@ impl ApiError {
 
     /// 404: no such route.
     pub fn not_found(method: &str, path: &str) -> Self {
-        let path = crate::reader::shortened(path);
+        let path = crate::words::shortened(path);
         Self::new(
             ErrorKind::UnknownUrl,
             format!("Unknown request URL: `{method} {path}`. Check the URL for typos."),
@@ -313,7 +313,7 @@ impl ApiError {
 
     /// 405: the route exists, the method does not.
     pub fn method_not_allowed(method: &str, path: &str) -> Self {
-        let path = crate::reader::shortened(path);
+        let path = crate::words::shortened(path);
         Self::new(
             ErrorKind::MethodNotAllowed,
             format!("The method `{method}` is not allowed on `{path}`. Use another HTTP method."),

@@ -4,10 +4,9 @@
 use crate::bounds::{self, MAX_N, MAX_PRIORITY, MAX_TOKEN_ID, MAX_TOP_LOGPROBS};
 use crate::error::ApiError;
 use crate::fields::Endpoint;
-use crate::generation::token_id;
 use crate::guide::{self, Guide};
 use crate::ignored::IgnoredFields;
-use crate::reader::{Fields, shortened, too_many};
+use crate::reader::{Fields, shortened, token_id, too_many};
 
 const MAX_BAD_WORDS: usize = 256;
 const MAX_BAD_WORD_BYTES: usize = 1024;

@@ -3,7 +3,6 @@
 //! an absent field stays absent.
 
 use serde::Deserialize;
-use serde_json::value::RawValue;
 
 use crate::bounds::{
     self, MAX_MAX_TOKENS, MAX_MODEL_BYTES, MAX_N, MAX_STOP_BYTES, MAX_STOP_TOKEN_IDS, MAX_STOPS,
@@ -13,7 +12,7 @@ use crate::error::{ApiError, code};
 use crate::extensions::Extensions;
 use crate::fields::Endpoint;
 use crate::ignored::IgnoredFields;
-use crate::reader::{self, Fields, too_many, wrong_type};
+use crate::reader::{self, Fields, token_id, too_many, wrong_type};
 
 /// How to generate and how to answer.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -286,11 +285,6 @@ fn take_stop_token_ids(fields: &mut Fields<'_>) -> Result<Vec<u32>, ApiError> {
         .enumerate()
         .map(|(index, raw)| token_id(&format!("stop_token_ids[{index}]"), raw))
         .collect()
-}
-
-pub(crate) fn token_id(param: &str, raw: &RawValue) -> Result<u32, ApiError> {
-    let value = reader::integer(param, raw, 0..=i64::from(MAX_TOKEN_ID))?;
-    Ok(u32::try_from(value).unwrap_or(MAX_TOKEN_ID))
 }
 
 /// An object from token id, as a string, to a number.

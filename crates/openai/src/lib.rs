@@ -38,6 +38,7 @@ mod reasoning_field;
 mod response;
 pub mod responses;
 pub mod tokenize;
+mod words;
 
 pub use error::{ApiError, ErrorKind, RateUnit, error_schema};
 pub use extensions::{BeamSearch, Extensions, Truncation};

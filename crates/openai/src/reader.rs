@@ -10,19 +10,19 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, Deserializer, Error, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::bounds::MAX_TOKEN_ID;
 use crate::error::{ApiError, code};
 use crate::fields::{self, Endpoint, Treatment};
 use crate::ignored::IgnoredFields;
 
 pub use crate::fields::nearest;
+pub use crate::words::shortened;
 
 /// Fields of one object, repeated names included. OpenAI has about 40; a body of millions of names
 /// would take many times its size in memory, and time with the square of their number.
 const MAX_FIELDS: usize = 128;
 /// Entries of one map: `logit_bias` is the only one.
 const MAX_ENTRIES: usize = 1_024;
-/// Bytes of a value that a message repeats.
-const MAX_SHOWN_BYTES: usize = 80;
 
 /// The fields of one object that are not yet read.
 /// ```
@@ -415,6 +415,12 @@ pub fn integer(param: &str, raw: &RawValue, range: RangeInclusive<i64>) -> Resul
     }
 }
 
+/// Reads the id of a token, of any vocabulary.
+pub(crate) fn token_id(param: &str, raw: &RawValue) -> Result<u32, ApiError> {
+    let value = integer(param, raw, 0..=i64::from(MAX_TOKEN_ID))?;
+    Ok(u32::try_from(value).unwrap_or(MAX_TOKEN_ID))
+}
+
 /// Any JSON number; one beyond every float (`1e999`) is infinite.
 fn any_number(raw: &RawValue) -> Option<f64> {
     match raw.get().as_bytes().first()? {
@@ -531,30 +537,4 @@ pub fn described(raw: &RawValue) -> String {
         _ => "the number",
     };
     format!("{kind} `{}`", shortened(text))
-}
-
-/// `text` cut to what a message may repeat, control characters as spaces.
-pub fn shortened(text: &str) -> Cow<'_, str> {
-    let end = (0..=MAX_SHOWN_BYTES.min(text.len()))
-        .rev()
-        .find(|end| text.is_char_boundary(*end))
-        .unwrap_or(0);
-    let shown = text.get(..end).unwrap_or_default();
-    if end == text.len() && !shown.contains(char::is_control) {
-        return Cow::Borrowed(text);
-    }
-    let mut clean: String = shown
-        .chars()
-        .map(|character| {
-            if character.is_control() {
-                ' '
-            } else {
-                character
-            }
-        })
-        .collect();
-    if end < text.len() {
-        clean.push('…');
-    }
-    Cow::Owned(clean)
 }

@@ -1,5 +1,5 @@
 //! The names of the formats. Owns what a format is called and which markers must stay visible; how one is read is in
-//! `formats` and `reasoning`.
+//! `machine`, `formats` and `reasoning`.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -8,7 +8,6 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use crate::formats;
-use crate::reasoning::{Tags, Wrapper};
 
 /// How a model writes reasoning and tool calls; each is optional.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -139,6 +138,18 @@ pub enum ReasoningFormat {
     /// The channel `analysis`: gpt-oss.
     Harmony,
 }
+
+/// What marks reasoning. All tags of a format must start with at most two different bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tags {
+    pub(crate) open: &'static [&'static str],
+    pub(crate) close: &'static [&'static str],
+    /// What may be around the answer behind the reasoning, and is not part of it.
+    pub(crate) answer: &'static [Wrapper],
+}
+
+/// A tag that opens the answer, and what closes it.
+pub(crate) type Wrapper = (&'static str, &'static [&'static str]);
 
 /// A name that is not a format's.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -312,6 +312,23 @@ pub(crate) fn whole(text: &str) -> Option<String> {
     is_whole.then_some(json)
 }
 
+/// Emits a text as the inside of a JSON string.
+pub(crate) fn write_escaped(text: &str, emit: &mut impl FnMut(&str)) {
+    let mut start = 0;
+    for (at, byte) in text.bytes().enumerate() {
+        if byte == b'"' || byte == b'\\' || byte < 0x20 {
+            emit(text.get(start..at).unwrap_or_default());
+            match byte {
+                b'"' => emit("\\\""),
+                b'\\' => emit("\\\\"),
+                control => escape_control(control, emit),
+            }
+            start = at + 1;
+        }
+    }
+    emit(text.get(start..).unwrap_or_default());
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -66,6 +66,7 @@ mod detect;
 mod format;
 mod formats;
 mod json;
+mod machine;
 mod marker;
 mod parser;
 mod reasoning;

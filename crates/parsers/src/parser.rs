@@ -1,11 +1,11 @@
 //! The parser of one answer. Owns the text that is held back and the order of its parts: reasoning, then content and
-//! calls. The formats themselves are in `reasoning` and `formats`.
+//! calls. The formats themselves are in `reasoning` and `machine`.
 
 use std::sync::Arc;
 
 use crate::deltas::Deltas;
 use crate::format::Format;
-use crate::formats::Machine;
+use crate::machine::Machine;
 use crate::reasoning::TagParser;
 use crate::sink::{Answer, Attempt, Sink};
 use crate::tools::Tools;

@@ -4,22 +4,10 @@
 //! prompt opened may open again. It ends at its closing tag, or where a call starts: some models forget the tag then.
 //! A special token that starts calls is enough. Of any other mark, the tool format decides whether a call follows.
 
-use crate::format::Format;
+use crate::format::{Format, Tags};
 use crate::is_space;
 use crate::marker::{Found, Look, find, look};
 use crate::sink::Sink;
-
-/// The tags of a format. All of them must start with at most two different bytes.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tags {
-    pub(crate) open: &'static [&'static str],
-    pub(crate) close: &'static [&'static str],
-    /// What may be around the answer behind the reasoning, and is not part of it.
-    pub(crate) answer: &'static [Wrapper],
-}
-
-/// A tag that opens the answer, and what closes it.
-pub(crate) type Wrapper = (&'static str, &'static [&'static str]);
 
 /// The part of an answer up to the end of its reasoning.
 #[derive(Clone, Debug)]

@@ -8,7 +8,7 @@
 use std::collections::HashSet;
 
 use crate::formats::python;
-use crate::json::{escape_control, whole};
+use crate::json::{whole, write_escaped};
 use crate::sink::Sink;
 use crate::tools::Types;
 
@@ -40,7 +40,7 @@ impl ObjectWriter {
         }
         self.keys.insert(key.to_owned());
         sink.arguments("\"");
-        escape(key, &mut |piece| sink.arguments(piece));
+        write_escaped(key, &mut |piece| sink.arguments(piece));
         sink.arguments("\": ");
         let types = sink
             .tools()
@@ -93,7 +93,7 @@ impl ValueWriter {
     /// Takes the next piece of the value's text.
     pub(crate) fn push(&mut self, text: &str, sink: &mut Sink<'_>) {
         let Some(held) = &mut self.held else {
-            return escape(text, &mut |piece| sink.arguments(piece));
+            return write_escaped(text, &mut |piece| sink.arguments(piece));
         };
         held.push_str(text);
         if self.is_string() {
@@ -120,7 +120,7 @@ impl ValueWriter {
     fn write_string(&mut self, sink: &mut Sink<'_>) {
         if let Some(held) = self.held.take() {
             sink.arguments("\"");
-            escape(&held, &mut |piece| sink.arguments(piece));
+            write_escaped(&held, &mut |piece| sink.arguments(piece));
         }
     }
 
@@ -165,21 +165,4 @@ fn types_of(first: u8) -> Types {
         b'0'..=b'9' | b'-' | b'+' | b'.' => Types::NUMBER,
         _ => Types::STRING,
     }
-}
-
-/// Emits a text as the inside of a JSON string.
-pub(crate) fn escape(text: &str, emit: &mut impl FnMut(&str)) {
-    let mut start = 0;
-    for (at, byte) in text.bytes().enumerate() {
-        if byte == b'"' || byte == b'\\' || byte < 0x20 {
-            emit(text.get(start..at).unwrap_or_default());
-            match byte {
-                b'"' => emit("\\\""),
-                b'\\' => emit("\\\\"),
-                control => escape_control(control, emit),
-            }
-            start = at + 1;
-        }
-    }
-    emit(text.get(start..).unwrap_or_default());
 }

@@ -15,9 +15,10 @@ use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
 use crate::error::RestError;
-use crate::infer::{malformed, not_json, parameter, write_parameter};
+use crate::infer::malformed;
+use crate::json::{json, not_json, parameter, write_parameter};
 use crate::route::ModelRef;
-use crate::tensor_json::{self, json};
+use crate::tensor_json;
 
 /// Keys of one object.
 const MAX_KEYS: usize = 1024;

@@ -8,22 +8,21 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use bytes::{Bytes, BytesMut};
-use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::inference::model_infer_request::{
     InferInputTensor, InferRequestedOutputTensor,
 };
 use inflight_kserve::inference::{InferParameter, ModelInferRequest, ModelInferResponse};
 use inflight_kserve::names::FINAL_RESPONSE;
-use inflight_kserve::streamed::Parameter;
 use inflight_kserve::tensor::{DataType, Tensors};
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::error::RestError;
+use crate::json::{json, not_json, parameter, separated, write_parameter};
 use crate::memory::{self, REGION as SHARED_MEMORY};
 use crate::route::ModelRef;
-use crate::tensor_json::{self, json};
+use crate::tensor_json;
 
 const BINARY_SIZE: &str = "binary_data_size";
 const BINARY_OUTPUT: &str = "binary_data_output";
@@ -220,11 +219,6 @@ fn pack(
     Ok(buffer.split().freeze())
 }
 
-/// Why a body cannot be read.
-pub(crate) fn not_json(error: serde_json::Error) -> RestError {
-    RestError::invalid(format!("the request's JSON cannot be read: {error}"))
-}
-
 fn flag(parameters: &mut Parameters<'_>, name: &str) -> Result<Option<bool>, RestError> {
     match parameters.remove(name) {
         None => Ok(None),
@@ -241,39 +235,6 @@ fn parameters(given: Parameters<'_>) -> Result<HashMap<String, InferParameter>, 
         Ok((name.into_owned(), value))
     });
     read.collect()
-}
-
-/// A parameter as gRPC writes it.
-pub(crate) fn parameter(name: &str, value: &Value) -> Result<InferParameter, RestError> {
-    let choice = match value {
-        Value::Bool(flag) => ParameterChoice::BoolParam(*flag),
-        Value::String(text) => ParameterChoice::StringParam(text.clone()),
-        Value::Number(number) => match (number.as_i64(), number.as_u64()) {
-            (Some(number), _) => ParameterChoice::Int64Param(number),
-            (None, Some(number)) => ParameterChoice::Uint64Param(number),
-            (None, None) => ParameterChoice::DoubleParam(number.as_f64().unwrap_or(f64::NAN)),
-        },
-        _ => {
-            return Err(RestError::invalid(format!(
-                "the parameter `{name}` must be a number, a string, true or false"
-            )));
-        }
-    };
-    Ok(InferParameter {
-        parameter_choice: Some(choice),
-    })
-}
-
-/// Appends a parameter's value as JSON.
-pub(crate) fn write_parameter(parameter: Parameter<'_>, out: &mut Vec<u8>) {
-    match parameter {
-        Parameter::Unset => out.extend_from_slice(b"null"),
-        Parameter::Bool(flag) => json(&flag, out),
-        Parameter::Int64(number) => json(&number, out),
-        Parameter::Uint64(number) => json(&number, out),
-        Parameter::Double(number) => json(&number, out),
-        Parameter::Text(text) => json(text, out),
-    }
 }
 
 /// A response's body, and where its JSON ends if tensors follow it.
@@ -369,23 +330,6 @@ pub(crate) fn malformed(error: &impl std::fmt::Display) -> RestError {
         http::StatusCode::INTERNAL_SERVER_ERROR,
         format!("the model's response is malformed: {error}"),
     )
-}
-
-/// Appends items between two brackets.
-pub(crate) fn separated<I: IntoIterator>(
-    items: I,
-    [open, close]: [u8; 2],
-    out: &mut Vec<u8>,
-    mut write: impl FnMut(I::Item, &mut Vec<u8>),
-) {
-    out.push(open);
-    for (index, item) in items.into_iter().enumerate() {
-        if index > 0 {
-            out.push(b',');
-        }
-        write(item, out);
-    }
-    out.push(close);
 }
 
 #[cfg(test)]

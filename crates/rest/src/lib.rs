@@ -9,6 +9,7 @@ mod error;
 mod events;
 pub mod generate;
 pub mod infer;
+mod json;
 mod memory;
 mod reflect;
 mod route;

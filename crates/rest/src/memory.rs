@@ -9,9 +9,8 @@ use serde_json::{Value, json};
 use tonic::Request;
 
 use crate::error::RestError;
-use crate::infer::{not_json, separated, write_parameter};
+use crate::json::{json as write_json, not_json, separated, write_parameter};
 use crate::route::{MemoryCall, MemoryKind, MemoryRoute};
-use crate::tensor_json::json as write_json;
 
 /// The parameter of a tensor in shared memory.
 pub(crate) const REGION: &str = "shared_memory_region";

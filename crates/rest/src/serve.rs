@@ -18,6 +18,7 @@ use tonic::{Extensions, Request, Status};
 use crate::coding::Coding;
 use crate::error::RestError;
 use crate::events::{EventBody, Form, Next, Responses};
+use crate::json::not_json;
 use crate::reflect::to_json;
 use crate::route::{ModelRef, Route};
 use crate::{generate, infer, memory, settings};
@@ -237,7 +238,7 @@ async fn index<U: Upstream>(upstream: &U, call: &Call) -> Result<serde_json::Val
     }
     let asked = match call.body.is_empty() {
         true => Asked::default(),
-        false => serde_json::from_slice(&call.body).map_err(infer::not_json)?,
+        false => serde_json::from_slice(&call.body).map_err(not_json)?,
     };
     let request = call.request(wire::RepositoryIndexRequest {
         repository_name: String::new(),
@@ -278,7 +279,7 @@ fn control_parameters(
     }
     let asked = match body.is_empty() {
         true => Asked::default(),
-        false => serde_json::from_slice(body).map_err(infer::not_json)?,
+        false => serde_json::from_slice(body).map_err(not_json)?,
     };
     let parameters = asked.parameters.into_iter().map(|(name, value)| {
         let choice = match (value.as_bool(), value.as_i64(), value.as_str()) {

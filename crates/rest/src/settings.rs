@@ -8,7 +8,7 @@ use inflight_kserve::inference::log_settings_response::setting_value::ParameterC
 use serde_json::{Map, Value};
 
 use crate::error::RestError;
-use crate::infer::not_json;
+use crate::json::not_json;
 
 /// Of an empty body, the request that changes nothing.
 fn object(body: &[u8]) -> Result<Map<String, Value>, RestError> {

@@ -9,6 +9,8 @@ use inflight_kserve::tensor::DataType;
 use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
+use crate::json::json;
+
 /// How deep arrays may be nested: more dimensions than any model's tensor has.
 const MAX_DEPTH: usize = 32;
 
@@ -217,14 +219,6 @@ fn each<T>(
         count += 1;
     }
     count
-}
-
-/// Appends a value as JSON.
-pub(crate) fn json(value: &(impl serde::Serialize + ?Sized), out: &mut Vec<u8>) {
-    // Numbers, texts and maps of them always are JSON, and a vector takes them all.
-    if let Err(error) = serde_json::to_writer(&mut *out, value) {
-        tracing::error!(%error, "cannot write JSON");
-    }
 }
 
 /// The elements of a BYTES tensor.

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use inflight_testkit::layers::{Arrows, check};
+use inflight_testkit::layers::{Arrows, check, no_circles};
 
 #[rustfmt::skip]
 const CRATE: Arrows = &[
@@ -27,4 +27,5 @@ const INDEX: Arrows = &[
 fn modules_use_only_what_comes_before_them() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     check(&root, &[("", CRATE), ("index::", INDEX)]);
+    no_circles(&root);
 }

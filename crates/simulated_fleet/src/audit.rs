@@ -15,10 +15,10 @@ use turmoil::net::TcpStream;
 
 use crate::client::{self, Caller, KEY, MOMENT, Upload};
 use crate::determinism::elapsed;
-use crate::fleet::Shared;
 use crate::oracle::{Answer, End, Invariant, STOPPED};
 use crate::plan::Ask;
 use crate::question::Question;
+use crate::shared::Shared;
 use crate::worker::{CONNECTIONS, PORT};
 
 /// Requests that the gateway takes at once.

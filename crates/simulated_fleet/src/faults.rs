@@ -6,9 +6,9 @@ use std::time::Duration;
 use turmoil::Sim;
 
 use crate::client::GATEWAY;
-use crate::fleet::{Shared, TICK};
 use crate::history::note;
 use crate::plan::{Fault, FaultKind};
+use crate::shared::{Shared, TICK};
 
 /// How long a message takes at most on a slow link: most take some tenths of it.
 const SLOW: Duration = Duration::from_secs(2);

@@ -20,14 +20,13 @@ use crate::determinism::{Determinism, EPOCH, elapsed};
 use crate::faults::{begin_fault, end_fault, repeat_fault};
 use crate::history::{self, note};
 use crate::network::{SimulatedListener, network};
-use crate::oracle::{Broken, Circumstances, Invariant, STOPPED, judge};
+use crate::oracle::{Circumstances, Invariant, STOPPED, judge};
 use crate::plan::{ClientPlan, Fault, FaultKind, GatewayPlan, Kind, Plan};
 use crate::question::Surface;
 use crate::report::Report;
+use crate::shared::{Shared, TICK};
 use crate::worker::{PORT, WorkerHost};
 
-/// Hosts run for so long, one after another; messages arrive in between.
-pub(crate) const TICK: Duration = Duration::from_millis(2);
 /// No run takes longer.
 const LONGEST: Duration = Duration::from_secs(3_600);
 
@@ -65,22 +64,6 @@ fn count_panics() {
             before(info);
         }));
     });
-}
-
-/// What hosts and the run share.
-pub(crate) struct Shared {
-    pub(crate) workers: Vec<Rc<WorkerHost>>,
-    /// Clients that have not ended.
-    pub(crate) asking: Cell<usize>,
-    pub(crate) plan: Plan,
-    pub(crate) report: RefCell<Report>,
-}
-
-impl Shared {
-    pub(crate) fn breaks(&self, invariant: Invariant, how: String) {
-        let broken = Broken { invariant, how };
-        self.report.borrow_mut().broken.push(broken.to_string());
-    }
 }
 
 fn simulate(seed: u64, prints: bool) -> Report {

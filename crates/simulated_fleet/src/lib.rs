@@ -11,6 +11,7 @@
 //! | `client` | asking, and what was read |
 //! | `worker` | workers, and what their executors were given |
 //! | `fleet` | a run: hosts, and clients one request after another |
+//! | `shared` | what the parts of a run have in common |
 //! | `faults` | how what goes wrong begins and ends |
 //! | `audit` | looks at workers during a run, and at what is held at its end |
 //! | `oracle` | the invariants |
@@ -29,6 +30,7 @@ mod plan;
 mod process;
 mod question;
 mod report;
+mod shared;
 mod worker;
 
 pub use fleet::run;

@@ -3,6 +3,11 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod circles;
+mod sources;
+
+pub use circles::no_circles;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 

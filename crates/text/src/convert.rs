@@ -10,8 +10,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use crate::error::TextError;
-use crate::generation::parse_object;
-use crate::model::ModelFiles;
+use crate::files::{ModelFiles, parse_object};
 
 mod byte_level;
 mod merges;

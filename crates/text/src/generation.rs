@@ -5,6 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::error::TextError;
+use crate::files::parse_object;
 
 /// Sampling defaults and stop ids of a model. `None` means that the model does not say.
 ///
@@ -157,16 +158,4 @@ fn parse<T: Default + serde::de::DeserializeOwned>(
         Some(object) => serde_json::from_value(Value::Object(object))
             .map_err(|source| TextError::InvalidFile { name, source }),
     }
-}
-
-/// Parses a JSON file that must hold an object; absent gives `None`.
-pub(crate) fn parse_object(
-    name: &'static str,
-    bytes: Option<&Vec<u8>>,
-) -> Result<Option<serde_json::Map<String, Value>>, TextError> {
-    bytes
-        .map(|bytes| {
-            serde_json::from_slice(bytes).map_err(|source| TextError::InvalidFile { name, source })
-        })
-        .transpose()
 }

@@ -27,6 +27,7 @@
 mod convert;
 mod detokenizer;
 mod error;
+mod files;
 mod generation;
 mod model;
 mod stop;
@@ -36,8 +37,9 @@ mod tokenizer;
 pub use convert::{CONVERTED_FILES, tokenizer_json};
 pub use detokenizer::Detokenizer;
 pub use error::TextError;
+pub use files::ModelFiles;
 pub use generation::GenerationConfig;
-pub use model::{ModelFiles, TextModel};
+pub use model::TextModel;
 pub use stop::{StopHit, StopMatcher};
 pub use template::{
     BuiltInTemplate, ChatTemplate, ContentForm, HelperCommand, TemplateError, TemplateInput,

@@ -1,7 +1,6 @@
 //! One model's text, loaded once from its files and shared. Owns which file holds what; knows nothing
 //! of where the files come from.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use inflight_parsers::Format;
@@ -9,14 +8,10 @@ use serde_json::{Map, Value};
 
 use crate::convert::tokenizer_json;
 use crate::error::TextError;
-use crate::generation::{GenerationConfig, parse_object};
+use crate::files::{ModelFiles, parse_object};
+use crate::generation::GenerationConfig;
 use crate::template::{BuiltInTemplate, ChatTemplate, TemplateSource, named_templates};
 use crate::tokenizer::Tokenizer;
-
-/// A model's files by base name: `tokenizer.json` or one of [`CONVERTED_FILES`](crate::CONVERTED_FILES),
-/// `tokenizer_config.json`, `special_tokens_map.json`, `chat_template.jinja`, `chat_template.json`,
-/// `generation_config.json`, `config.json`. Others are ignored.
-pub type ModelFiles = BTreeMap<String, Vec<u8>>;
 
 /// Everything text of one model. Immutable; share it in an `Arc`.
 #[derive(Debug)]

@@ -13,13 +13,12 @@ mod watch;
 use std::sync::Arc;
 
 use inflight_blocks::{Seed, keys};
-use inflight_kserve::names;
 use load::Freshness;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::executor::Request;
-pub use blocks::{CacheBlocks, Level, Parent};
+pub use blocks::{CacheBlocks, Parent};
+pub use changes::Level;
 pub(crate) use watch::{LoadSource, Watch};
 
 /// Streams that may watch one model: gateways and other routers. Each holds a copy of the blocks' keys while its
@@ -85,21 +84,23 @@ impl Board {
     }
 
     /// How many tokens of each prompt the cache is not known to hold, as long as somebody watches; empty otherwise.
-    pub(crate) fn uncached(&self, requests: &[Request]) -> Vec<u32> {
+    pub(crate) fn uncached<'a>(
+        &self,
+        prompts: impl Iterator<Item = (&'a [i32], Seed)>,
+    ) -> Vec<u32> {
         if !self.reports_blocks || self.state.lock().watchers == 0 {
             return Vec::new();
         }
         let tokens_per_block = self.state.lock().blocks.tokens_per_block() as usize;
-        let uncached = |request: &Request| {
-            let tokens = &request.input_token_ids;
-            let keys = keys(tokens, tokens_per_block, seed_of(request));
+        let uncached = |(tokens, seed): (&[i32], Seed)| {
+            let keys = keys(tokens, tokens_per_block, seed);
             let state = self.state.lock();
             let held = keys.iter().take_while(|key| state.blocks.holds(**key));
             let left = tokens.len().saturating_sub(held.count() * tokens_per_block);
             // An executor computes the last one.
             u32::try_from(left.max(1)).unwrap_or(u32::MAX)
         };
-        requests.iter().map(uncached).collect()
+        prompts.map(uncached).collect()
     }
 
     /// Ends all watchers' streams, and those that come later.
@@ -118,21 +119,6 @@ impl Board {
         state.blocks.watch(true);
         Some(Watching(Arc::clone(self)))
     }
-}
-
-/// What keeps a request's blocks apart from others'.
-pub(crate) fn seed_of(request: &Request) -> Seed {
-    let data = |name| {
-        let mut tensors = request.tensors.iter();
-        tensors
-            .find(|tensor| tensor.name == name)
-            .map(|tensor| &tensor.data)
-    };
-    // Its length in four bytes, then itself.
-    let salt = data(names::CACHE_SALT).and_then(|salt| salt.get(4..));
-    let task =
-        data("lora_task_id").and_then(|id| Some(u64::from_le_bytes(id.get(..8)?.try_into().ok()?)));
-    Seed::new(task, salt.unwrap_or_default())
 }
 
 /// Changes are kept while it lives.

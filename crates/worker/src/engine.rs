@@ -225,7 +225,9 @@ impl Engine {
         };
         let mut ids = Vec::with_capacity(requests.len());
         // Before the lock, since it hashes prompts.
-        let uncached: Vec<u32> = self.cache.uncached(&requests);
+        let prompts = requests.iter();
+        let prompts = prompts.map(|request| (&*request.input_token_ids, request.cache_seed()));
+        let uncached = self.cache.uncached(prompts);
         let mut uncached = uncached.into_iter();
         let listened;
         let due_changed;

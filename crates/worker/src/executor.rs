@@ -7,6 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use bytes::Bytes;
+use inflight_kserve::names;
 use inflight_kserve::step::{Code, StepBatch};
 use serde::{Deserialize, Serialize};
 
@@ -143,6 +144,23 @@ pub struct Request {
     /// The sums of these tokens' log probabilities, by sequence; empty: they begin at 0. Responses add to them; an
     /// executor has no use for them.
     pub generated_sums: Vec<f32>,
+}
+
+impl Request {
+    /// What keeps a request's blocks apart from others'.
+    pub(crate) fn cache_seed(&self) -> Seed {
+        let data = |name| {
+            let mut tensors = self.tensors.iter();
+            tensors
+                .find(|tensor| tensor.name == name)
+                .map(|tensor| &tensor.data)
+        };
+        // Its length in four bytes, then itself.
+        let salt = data(names::CACHE_SALT).and_then(|salt| salt.get(4..));
+        let task = data("lora_task_id")
+            .and_then(|id| Some(u64::from_le_bytes(id.get(..8)?.try_into().ok()?)));
+        Seed::new(task, salt.unwrap_or_default())
+    }
 }
 
 /// `tensorrt_llm.bindings.executor.SamplingConfig`.

@@ -24,6 +24,7 @@ mod options;
 mod outbox;
 mod request;
 mod respond;
+mod response;
 mod serve;
 mod service;
 mod shared_memory;

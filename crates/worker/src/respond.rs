@@ -6,9 +6,7 @@
 
 use std::sync::Arc;
 
-use inflight_kserve::inference::{
-    InferParameter, ModelInferResponse, ModelStreamInferResponse, infer_parameter::ParameterChoice,
-};
+use inflight_kserve::inference::ModelInferResponse;
 use inflight_kserve::names;
 use inflight_kserve::step::{FinishReason, Row, RowError, TopLogProbs};
 use inflight_kserve::tensor::{DataType, ResponseBuilder};
@@ -17,8 +15,8 @@ use tonic::Code;
 use crate::executor::{ClientId, NamedTensor, Request};
 use crate::model::CORE_MODEL_VERSION;
 use crate::request::PlainRequest;
+use crate::response::{FailedRow, empty, is_final};
 use crate::shared_memory::Placements;
-use crate::text_models::is_final;
 
 /// Fills beams that are shorter than the longest, in ids and log probabilities, as Triton does.
 const PADDING: i32 = -1;
@@ -67,13 +65,6 @@ impl PlainRequest {
         let text = self.text.as_ref().map(|text| text.model());
         empty(text.unwrap_or(&self.model), &self.id, is_final)
     }
-}
-
-/// A row's error, and the response that carries its id and final flag.
-#[derive(Debug)]
-pub(crate) struct FailedRow {
-    pub(crate) error: RowError,
-    pub(crate) response: ModelInferResponse,
 }
 
 /// One beam, or the one sequence that a response is about.
@@ -426,44 +417,4 @@ fn padded<'a, T: Copy + 'a>(
         values.extend(std::iter::repeat_n(padding, width - row.len()));
     }
     values
-}
-
-/// A response without outputs, of the model with this name.
-pub(crate) fn empty(model: &str, id: &str, is_final: bool) -> ModelInferResponse {
-    let flag = InferParameter {
-        parameter_choice: Some(ParameterChoice::BoolParam(is_final)),
-    };
-    ModelInferResponse {
-        model_name: model.to_owned(),
-        model_version: CORE_MODEL_VERSION.to_owned(),
-        id: id.to_owned(),
-        parameters: [(names::FINAL_RESPONSE.to_owned(), flag)].into(),
-        ..ModelInferResponse::default()
-    }
-}
-
-/// A stream's message for a failed request: Triton's `error_message`, with the request's id.
-pub(crate) fn failed(
-    code: impl Into<Code>,
-    text: String,
-    mut response: ModelInferResponse,
-) -> ModelStreamInferResponse {
-    let code = ParameterChoice::Int64Param(i64::from(i32::from(code.into())));
-    let code = InferParameter {
-        parameter_choice: Some(code),
-    };
-    let name = names::ERROR_CODE.to_owned();
-    response.parameters.insert(name, code);
-    ModelStreamInferResponse {
-        error_message: text,
-        infer_response: Some(response),
-    }
-}
-
-/// A stream's message for a response.
-pub(crate) fn message(response: ModelInferResponse) -> ModelStreamInferResponse {
-    ModelStreamInferResponse {
-        error_message: String::new(),
-        infer_response: Some(response),
-    }
 }

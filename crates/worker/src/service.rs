@@ -5,6 +5,7 @@ mod cache_state;
 mod health;
 mod models;
 mod one;
+mod plain;
 mod receiving;
 mod refusal;
 mod settings;

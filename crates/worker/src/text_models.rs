@@ -13,6 +13,7 @@ mod prepare;
 mod preprocessing;
 mod sequence;
 mod source;
+mod spec;
 mod speculation;
 mod table;
 mod wanted;
@@ -24,12 +25,11 @@ use inflight_text::{ModelFiles, TextError, TextModel};
 
 use crate::embedded::Refusal;
 pub(crate) use error::TextRequestError;
-pub(crate) use generation::final_flag as is_final;
 pub use generation::{Generation, TextAnswer};
 pub use source::TextOptions;
 use source::TextSource;
+pub(crate) use spec::{TextInput, TextOutput};
 pub(crate) use speculation::Speculation;
-pub(crate) use table::{TextInput, TextOutput};
 pub use table::{TextModelKind, TextModelTable, text_model_tables};
 
 impl From<TextRequestError> for Refusal {

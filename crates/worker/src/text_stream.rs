@@ -11,7 +11,7 @@ use tonic::Code;
 
 use crate::executor::ClientId;
 use crate::model_counters::{Ended, ModelCounters};
-use crate::respond::FailedRow;
+use crate::response::{self, FailedRow};
 use crate::text_models::TextAnswer;
 
 /// One request of ensemble or BLS.
@@ -75,17 +75,17 @@ impl TextStream {
                         text: malformed.to_string(),
                         retry_after_ms: 0,
                     },
-                    response: crate::respond::empty(&self.model, &response.id, true),
+                    response: response::empty(&self.model, &response.id, true),
                 })
             }),
             Err(failed) => Err(failed),
         };
         let last = match &answer {
-            Ok(Some(response)) => crate::text_models::is_final(response),
+            Ok(Some(response)) => response::is_final(response),
             Ok(None) => false,
             Err(failed) => {
                 state.failed = true;
-                crate::text_models::is_final(&failed.response)
+                response::is_final(&failed.response)
             }
         };
         if last && !state.ended {

@@ -2,8 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{DataType, Element, TensorError, WireTensor, wire};
-use crate::inference::{ModelInferRequest, ModelInferResponse};
+use super::{DataType, Element, TensorError};
 
 /// One tensor, whose datatype, shape and data are known to agree.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,27 +20,6 @@ pub struct Tensor<'a> {
 pub struct Tensors<'a>(pub(super) Vec<Tensor<'a>>);
 
 impl<'a> Tensors<'a> {
-    /// The inputs of a request.
-    ///
-    /// # Errors
-    /// When any input is malformed: the request as a whole is then invalid.
-    pub fn inputs(request: &'a ModelInferRequest) -> Result<Self, TensorError> {
-        wire::read_all(&request.inputs, &request.raw_input_contents)
-    }
-
-    /// The outputs of a response.
-    ///
-    /// # Errors
-    /// When any output is malformed: the response as a whole is then invalid.
-    pub fn outputs(response: &'a ModelInferResponse) -> Result<Self, TensorError> {
-        wire::read_all(&response.outputs, &response.raw_output_contents)
-    }
-
-    /// The tensors of a message in another form.
-    pub(crate) fn read(wire: &'a [impl WireTensor], raw: &[Bytes]) -> Result<Self, TensorError> {
-        wire::read_all(wire, raw)
-    }
-
     /// The tensor with this name.
     pub fn get(&self, name: &str) -> Option<&Tensor<'a>> {
         self.0.iter().find(|tensor| tensor.name == name)

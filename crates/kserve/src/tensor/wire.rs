@@ -5,8 +5,8 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::{DataType, Element, Tensor, TensorError, Tensors};
 use crate::inference::{
-    InferTensorContents, model_infer_request::InferInputTensor,
-    model_infer_response::InferOutputTensor,
+    InferTensorContents, ModelInferRequest, ModelInferResponse,
+    model_infer_request::InferInputTensor, model_infer_response::InferOutputTensor,
 };
 
 /// Triton's core model has under 60 inputs; the bound keeps the duplicate check cheap for any peer.
@@ -48,10 +48,30 @@ macro_rules! wire_tensor {
 }
 wire_tensor!(InferInputTensor, InferOutputTensor);
 
-pub(super) fn read_all<'a, W: WireTensor>(
-    wire: &'a [W],
-    raw: &[Bytes],
-) -> Result<Tensors<'a>, TensorError> {
+impl<'a> Tensors<'a> {
+    /// The inputs of a request.
+    ///
+    /// # Errors
+    /// When any input is malformed: the request as a whole is then invalid.
+    pub fn inputs(request: &'a ModelInferRequest) -> Result<Self, TensorError> {
+        read_all(&request.inputs, &request.raw_input_contents)
+    }
+
+    /// The outputs of a response.
+    ///
+    /// # Errors
+    /// When any output is malformed: the response as a whole is then invalid.
+    pub fn outputs(response: &'a ModelInferResponse) -> Result<Self, TensorError> {
+        read_all(&response.outputs, &response.raw_output_contents)
+    }
+
+    /// The tensors of a message in another form.
+    pub(crate) fn read(wire: &'a [impl WireTensor], raw: &[Bytes]) -> Result<Self, TensorError> {
+        read_all(wire, raw)
+    }
+}
+
+fn read_all<'a, W: WireTensor>(wire: &'a [W], raw: &[Bytes]) -> Result<Tensors<'a>, TensorError> {
     if wire.len() > MAX_TENSORS {
         return Err(TensorError::TooMany {
             count: wire.len(),

@@ -3,9 +3,8 @@
 //! string.
 
 use crate::formats::{Header, before_marker, header_until};
-use crate::json::{Scan, Scanner, whole};
+use crate::json::{Scan, Scanner, whole, write_escaped};
 use crate::marker::{Look, look};
-use crate::values::escape;
 use crate::{MAX_DEPTH, MAX_NAME};
 
 /// What is around strings.
@@ -196,7 +195,7 @@ impl Object {
                 Some(number) => emit(&number),
                 None => {
                     emit("\"");
-                    escape(word, emit);
+                    write_escaped(word, emit);
                     emit("\"");
                 }
             },
@@ -209,7 +208,7 @@ impl Object {
         let Some((before, end)) = before_marker(text, &[DELIMITER]) else {
             return Read::Cut;
         };
-        escape(crate::split(text, before).0, emit);
+        write_escaped(crate::split(text, before).0, emit);
         if end.is_none() {
             return Read::Took(before);
         }

@@ -6,7 +6,7 @@
 //! within a string of the same quotes (`'sed -n '1,5p' file'`), and zeros in front of a number (`07`). Such a quote
 //! ends the string only if what follows continues the call.
 
-use crate::json::{Escape, REPLACEMENT, Scan, escape, escape_control};
+use crate::json::{Escape, REPLACEMENT, Scan, escape, escape_control, write_escaped};
 
 use crate::marker::{Look, look};
 use crate::{MAX_DEPTH, MAX_NAME, skip_space};
@@ -456,7 +456,7 @@ fn octal(bytes: &[u8], emit: &mut impl FnMut(&str)) -> Read {
 }
 
 fn emit_character(character: char, emit: &mut impl FnMut(&str)) {
-    crate::values::escape(character.encode_utf8(&mut [0; 4]), emit);
+    write_escaped(character.encode_utf8(&mut [0; 4]), emit);
 }
 
 /// The JSON of a text that is one literal.

@@ -2,6 +2,8 @@ use inflight_kserve::tensor::ResponseBuilder;
 use proptest::prelude::*;
 use serde_json::json;
 
+use inflight_kserve::inference::infer_parameter::ParameterChoice;
+
 use super::*;
 
 fn model() -> ModelRef {

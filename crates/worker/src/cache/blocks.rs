@@ -5,20 +5,11 @@ use std::collections::{HashMap, VecDeque};
 
 use inflight_blocks::{Chain, Seed};
 
-use super::changes::{Change, Changes};
+use super::changes::{Change, Changes, Level};
 
 /// Names of blocks that are gone and are remembered, since another block may still come after one: its tokens were
 /// computed with a block that held the same.
 const MAX_GONE: usize = 16 * 1024;
-
-/// Where a block is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Level {
-    /// The memory that attention reads.
-    Device,
-    /// The host's memory, from which it is brought back.
-    Host,
-}
 
 /// What comes before a block.
 #[derive(Clone, Copy, Debug)]

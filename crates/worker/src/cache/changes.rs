@@ -4,10 +4,17 @@ use std::collections::{HashMap, VecDeque};
 
 use inflight_kserve::cache_state::BlockChanges;
 
-use super::blocks::Level;
-
 /// Changes that are kept: a watcher that is further behind gets a snapshot. 32 bytes each, and 16 in a message.
 pub(super) const MAX_CHANGES: usize = 64 * 1024;
+
+/// Where a block is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Level {
+    /// The memory that attention reads.
+    Device,
+    /// The host's memory, from which it is brought back.
+    Host,
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {

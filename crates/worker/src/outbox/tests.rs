@@ -1,7 +1,7 @@
 use inflight_kserve::step::FinishReason;
 
 use super::*;
-use crate::respond;
+use crate::response;
 
 /// A row of the request with this client id.
 fn row(client_id: ClientId, is_final: bool) -> Row<'static, ClientId> {
@@ -126,7 +126,11 @@ fn a_reply_that_was_read_does_not_hide_the_refusals_that_wait() {
     }
     let has_room = || futures_util::FutureExt::now_or_never(outbox.has_room()).is_some();
     assert!(!has_room());
-    outbox.reply(respond::message(respond::empty("tensorrt_llm", "a", true)));
+    outbox.reply(response::message(response::empty(
+        "tensorrt_llm",
+        "a",
+        true,
+    )));
     assert!(matches!(outbox.take(), Taken::Reply(_)));
     assert!(!has_room());
     assert_eq!(finals(&outbox).len(), MAX_WAITING_REFUSALS);

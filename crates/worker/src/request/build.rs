@@ -3,6 +3,7 @@
 use crate::executor::{NamedTensor, Request, SamplingConfig};
 use crate::model::{Field, Flags, Range};
 
+use super::error::value;
 use super::resumed::{self, Resumed};
 use super::tensors::{Batch, Input};
 use super::{Limits, RequestError, words::words};
@@ -352,16 +353,4 @@ fn within(tensor: &'static str, number: f64, range: Range) -> Result<(), Request
         _ => "a finite number".to_owned(),
     };
     Err(value(tensor, number, &expected))
-}
-
-pub(super) fn value(
-    tensor: &'static str,
-    value: impl std::fmt::Display,
-    expected: &str,
-) -> RequestError {
-    RequestError::Value {
-        tensor,
-        value: value.to_string(),
-        expected: expected.to_owned(),
-    }
 }

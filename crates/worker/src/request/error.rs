@@ -122,3 +122,16 @@ impl RequestError {
         }
     }
 }
+
+/// A value that is not what its tensor takes.
+pub(super) fn value(
+    tensor: &'static str,
+    value: impl std::fmt::Display,
+    expected: &str,
+) -> RequestError {
+    RequestError::Value {
+        tensor,
+        value: value.to_string(),
+        expected: expected.to_owned(),
+    }
+}

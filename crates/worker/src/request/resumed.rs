@@ -3,7 +3,7 @@
 
 use inflight_kserve::names::{GENERATED_IDS, GENERATED_LENGTHS, GENERATED_SUMS};
 
-use super::build::value;
+use super::error::value;
 use super::{Limits, RequestError};
 use crate::executor::Request;
 

@@ -20,7 +20,7 @@ use crate::executor::ClientId;
 use crate::options::LogLevel;
 use crate::outbox::Outbox;
 use crate::request::{self, Limits};
-use crate::respond;
+use crate::response;
 use crate::shared_memory::Regions;
 use crate::trace::{Tracing, context_of};
 
@@ -266,7 +266,7 @@ impl Models {
         for outbox in self.common.open_streams() {
             if let Some(place) = outbox.steps_of() {
                 let model = &self.at(place).limits.core_model;
-                outbox.reply(respond::message(leaving_message(model)));
+                outbox.reply(response::message(leaving_message(model)));
             }
         }
     }

@@ -1,20 +1,15 @@
 //! ModelInfer: one request, one response.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::task::Poll;
 
 use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
 use inflight_kserve::stop::asks_to_stop;
 use inflight_traces::TraceContext;
 use tonic::Status;
 
-use super::refusal::shortened;
-use super::stream::each_response;
-use super::{Models, Shared, text};
-use crate::executor::ClientId;
-use crate::outbox::{Outbox, Taken};
-use crate::request::{Incoming, Plain};
+use super::plain::infer_plain;
+use super::{Models, text};
+use crate::request::Incoming;
 
 /// KServe's call, as spans name it.
 const ONE: &str = "ModelInfer";
@@ -60,66 +55,4 @@ pub(super) async fn infer(
         }
     };
     infer_plain(shared, plain, peer).await
-}
-
-/// The outbox of one request. Dropping it cancels the request.
-struct Own<'a> {
-    shared: &'a Shared,
-    outbox: Arc<Outbox>,
-}
-
-impl Drop for Own<'_> {
-    fn drop(&mut self) {
-        self.shared.engine.abandon(&self.outbox.close());
-    }
-}
-
-/// One request whose one response is waited for.
-pub(super) async fn infer_plain(
-    shared: &Arc<Shared>,
-    plain: Plain,
-    peer: Option<SocketAddr>,
-) -> Result<ModelInferResponse, Status> {
-    let answer = &plain.answer;
-    if answer.streaming {
-        return Err(Status::unimplemented(
-            "ModelInfer has one response and `streaming` asks for several (a decoupled transaction); \
-             use ModelStreamInfer, or set `streaming` to false",
-        ));
-    }
-    if answer.batch > 1 || answer.sequences > 1 && answer.beam_width == 1 {
-        return Err(Status::unimplemented(
-            "ModelInfer has one response; use ModelStreamInfer for a batch or for \
-             `num_return_sequences` above 1",
-        ));
-    }
-    let own = Own {
-        shared,
-        outbox: shared.common.open(),
-    };
-    let outbox = &own.outbox;
-    shared
-        .start_plain(outbox, peer, plain)
-        .map_err(Status::from)?;
-    outbox.finish();
-    let stop = |client_ids: &[ClientId]| shared.engine.stop_requests(client_ids);
-    let mut result = None;
-    std::future::poll_fn(|context| {
-        loop {
-            outbox.register(context.waker());
-            match outbox.take() {
-                Taken::Plain(batch) => each_response(stop, outbox, &batch, |answer| {
-                    result = Some(answer.map_err(|failed| {
-                        Status::new(failed.error.code, shortened(failed.error.text))
-                    }));
-                }),
-                Taken::Failed(status) => result = Some(Err(status)),
-                Taken::End => return Poll::Ready(()),
-                Taken::Nothing => return Poll::Pending,
-                Taken::Reply(_) | Taken::Step(_) => {}
-            }
-        }
-    })
-    .await;
-    result.unwrap_or_else(|| Err(Status::internal("the request ended without a response")))
 }

@@ -17,7 +17,8 @@ use crate::engine::{Destination, Named};
 use crate::executor::{ClientId, Request};
 use crate::outbox::{Known, Outbox};
 use crate::request::{self, Incoming, Plain, RequestError};
-use crate::respond::{self, Asked, Responder};
+use crate::respond::{Asked, Responder};
+use crate::response;
 use crate::shared_memory;
 use crate::trace::RequestTrace;
 
@@ -130,7 +131,7 @@ impl Shared {
             return refused(error.code(), error.to_string());
         }
         match self.engine.stop_named(peer, id) {
-            Named::Found(_) | Named::Unknown => Ok(respond::empty(model, id, true)),
+            Named::Found(_) | Named::Unknown => Ok(response::empty(model, id, true)),
             Named::Others => refused(
                 Code::PermissionDenied,
                 format!(
@@ -145,7 +146,7 @@ impl Shared {
     /// The same on a stream.
     fn answer_stop(&self, id: &str, model: &str, outbox: &Outbox, peer: Option<SocketAddr>) {
         match self.stop_id(id, model, peer) {
-            Ok(answer) => outbox.reply(respond::message(answer)),
+            Ok(answer) => outbox.reply(response::message(answer)),
             Err(refusal) => self.fail(outbox, model, id, refusal),
         }
     }
@@ -281,10 +282,10 @@ impl Shared {
 
     /// Answers a request that names `model` with an error.
     pub(super) fn fail(&self, outbox: &Outbox, model: &str, id: &str, refusal: Refusal) {
-        outbox.reply(respond::failed(
+        outbox.reply(response::failed(
             refusal.code,
             refusal.text,
-            respond::empty(model, id, true),
+            response::empty(model, id, true),
         ));
     }
 

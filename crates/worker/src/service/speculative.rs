@@ -13,7 +13,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use super::Shared;
-use super::one::infer_plain;
+use super::plain::infer_plain;
 use crate::request::Incoming;
 use crate::shared_memory::Placements;
 use crate::text_models::{Speculation, TextAnswer};

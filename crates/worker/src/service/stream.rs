@@ -11,17 +11,18 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::Stream;
-use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse, ModelStreamInferResponse};
+use inflight_kserve::inference::{ModelInferRequest, ModelStreamInferResponse};
 use inflight_kserve::step::StepBatch;
 use inflight_traces::TraceContext;
 use tokio::task::AbortHandle;
 use tonic::{Status, Streaming};
 
 use super::Models;
+use super::plain::each_response;
 use crate::batch;
 use crate::executor::{ClientId, ResponseBatch};
 use crate::outbox::{Outbox, Taken};
-use crate::respond::{self, FailedRow};
+use crate::response;
 
 /// The requests of one stream and the outbox for their rows. Dropping it cancels them.
 pub(super) struct Connection {
@@ -128,7 +129,7 @@ impl ResponseStream {
         let (limit, core_model) = (limits.max_message_bytes / 2, &*limits.core_model);
         let parts = batch::split(rows, limit).into_iter();
         self.ready
-            .extend(parts.map(|part| respond::message(part.encode(core_model))));
+            .extend(parts.map(|part| response::message(part.encode(core_model))));
     }
 
     fn take_plain(&mut self, batch: &ResponseBatch) {
@@ -136,9 +137,9 @@ impl ResponseStream {
         let stop = |client_ids: &[ClientId]| models.stop_requests(client_ids);
         each_response(stop, outbox, batch, |response| {
             self.ready.push_back(match response {
-                Ok(response) => respond::message(response),
+                Ok(response) => response::message(response),
                 Err(failed) => {
-                    respond::failed(failed.error.code, failed.error.text, failed.response)
+                    response::failed(failed.error.code, failed.error.text, failed.response)
                 }
             });
         });
@@ -173,42 +174,6 @@ impl Stream for ResponseStream {
                 Taken::End => return Poll::Ready(None),
                 Taken::Nothing => return Poll::Pending,
             }
-        }
-    }
-}
-
-type Answer = Result<ModelInferResponse, Box<FailedRow>>;
-
-/// The responses of plain rows, in order.
-pub(super) fn each_response(
-    stop: impl Fn(&[ClientId]),
-    outbox: &Outbox,
-    batch: &ResponseBatch,
-    mut then: impl FnMut(Answer),
-) {
-    let mut tensors = batch.tensors.as_slice();
-    let mut own = Vec::new();
-    for row in batch.rows.rows() {
-        own.clear();
-        while let Some(((place, tensor), rest)) = tensors.split_first() {
-            if *place as usize > row.index {
-                break;
-            }
-            own.push(tensor.clone());
-            tensors = rest;
-        }
-        let answer = outbox.respond(&row, |responder| {
-            let answer = responder.respond(&row, &own);
-            (answer, responder.take_stopped())
-        });
-        let Some((answer, stopped)) = answer else {
-            continue;
-        };
-        if let Some(client_ids) = stopped {
-            stop(&client_ids);
-        }
-        if let Some(answer) = answer.transpose() {
-            then(answer);
         }
     }
 }

@@ -8,14 +8,14 @@ use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
 use tonic::{Code, Status};
 
 use super::Shared;
-use super::one::infer_plain;
+use super::plain::infer_plain;
 use super::refusal::Refusal;
 use super::speculative::{self, Rounds};
 use crate::catalog::{INLINE_BYTES, Known};
 use crate::model_counters::Ended;
 use crate::outbox::Outbox;
 use crate::request::{self, Incoming, Plain};
-use crate::respond;
+use crate::response;
 use crate::shared_memory;
 use crate::text_models::{Generation, TextModelKind, TextWork};
 use crate::text_stream::TextStream;
@@ -45,8 +45,8 @@ impl Shared {
                 let mut answer = answer;
                 answer
                     .parameters
-                    .extend(respond::empty(self.name_of(kind), &id, true).parameters);
-                return outbox.reply(respond::message(answer));
+                    .extend(response::empty(self.name_of(kind), &id, true).parameters);
+                return outbox.reply(response::message(answer));
             }
             Ok(Work::Plain(mut plain)) => {
                 plain.trace = trace;
@@ -63,7 +63,7 @@ impl Shared {
                 tokio::spawn(async move {
                     tokio::select! {
                         answer = shared.run_rounds(*rounds, peer) => match answer {
-                            Ok(answer) => outbox.reply(respond::message(answer)),
+                            Ok(answer) => outbox.reply(response::message(answer)),
                             Err(status) => {
                                 let name = shared.name_of(kind);
                                 shared.fail(&outbox, name, &id, status.into());

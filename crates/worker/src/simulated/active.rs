@@ -4,7 +4,6 @@
 use inflight_blocks::{Chain, Seed};
 
 use super::cache::BlockCache;
-use crate::cache::seed_of;
 use crate::executor::Request;
 
 /// A request from admission to its last row.
@@ -103,7 +102,7 @@ pub(super) struct Context {
 impl Context {
     pub(super) fn new(request: &Request, size: usize) -> Self {
         let size = size.max(1);
-        let seed = seed_of(request);
+        let seed = request.cache_seed();
         let mut chain = Chain::new(seed);
         let mut rest = request.input_token_ids.clone();
         let prompt = rest.len() as u32;

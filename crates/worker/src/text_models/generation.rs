@@ -14,14 +14,16 @@ use inflight_text::Tokenizer;
 
 use super::error::TextRequestError;
 use super::inputs::Inputs;
-use super::llmapi;
+use super::llmapi::form::Form;
 use super::prepare::{Prepared, pack_words, pad, prepare};
 use super::sequence::SequenceText;
 use super::source::TextSource;
+use super::spec::{Role, TEXT_OUTPUT};
 use super::speculation::DraftPlan;
-use super::table::{Role, TEXT_OUTPUT, TextModelKind};
+use super::table::TextModelKind;
 use super::wanted::Wanted;
 use crate::model::CORE_MODEL_VERSION;
+use crate::response::is_final;
 
 /// Outputs of the core model that every answer is made from.
 const NEEDED: [&str; 5] = [
@@ -221,7 +223,7 @@ pub struct TextAnswer {
     sequences: BTreeMap<(i32, i32, usize), SequenceText>,
     wanted: Wanted,
     /// That of `llmapi`, where it was asked so.
-    form: Option<llmapi::Form>,
+    form: Option<Form>,
 }
 
 impl TextAnswer {
@@ -230,7 +232,7 @@ impl TextAnswer {
     }
 
     /// Answers in this form.
-    pub(super) fn speak(&mut self, form: llmapi::Form) {
+    pub(super) fn speak(&mut self, form: Form) {
         self.accumulates = self.streams;
         self.form = Some(form);
     }
@@ -245,7 +247,7 @@ impl TextAnswer {
         response: &ModelInferResponse,
     ) -> Result<Option<ModelInferResponse>, TensorError> {
         let outputs = Tensors::outputs(response)?;
-        let is_final = final_flag(response);
+        let is_final = is_final(response);
         let one = |name: &str| Ok(outputs.scalar::<i32>(name)?.unwrap_or(0));
         let (batch_index, sequence_index) = (one("batch_index")?, one("sequence_index")?);
         let mut out = ResponseBuilder::new(&*self.model, self.id.as_str(), 256);
@@ -367,13 +369,4 @@ impl TextAnswer {
         }
         rest
     }
-}
-
-/// Whether the response is the last one of its request.
-pub(crate) fn final_flag(response: &ModelInferResponse) -> bool {
-    use inflight_kserve::inference::infer_parameter::ParameterChoice::BoolParam;
-    response
-        .parameters
-        .get(names::FINAL_RESPONSE)
-        .is_some_and(|parameter| parameter.parameter_choice == Some(BoolParam(true)))
 }

@@ -4,7 +4,8 @@ use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::tensor::{Element, Tensor, Tensors};
 
 use super::error::TextRequestError;
-use super::table::{Role, TextInput, TextModelKind};
+use super::spec::{Role, TextInput};
+use super::table::TextModelKind;
 use crate::model::{self, TensorMismatch};
 
 /// The inputs of one request; all have as many rows.

@@ -6,7 +6,8 @@ use inflight_kserve::tensor::ResponseBuilder;
 use super::error::TextRequestError;
 use super::inputs::Inputs;
 use super::source::TextSource;
-use super::table::{Role, TextModelKind};
+use super::spec::Role;
+use super::table::TextModelKind;
 use super::wanted::Wanted;
 use crate::model::CORE_MODEL_VERSION;
 

@@ -12,7 +12,7 @@ use inflight_kserve::tensor::{DataType, RequestBuilder, ResponseBuilder, TensorE
 
 use super::error::TextRequestError;
 use super::inputs::Inputs;
-use super::table::Role;
+use super::spec::Role;
 
 /// Inputs that differ in each round.
 const OWN: [&str; 5] = [

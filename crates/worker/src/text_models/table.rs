@@ -10,7 +10,10 @@ use inflight_kserve::tensor::DataType::{
     self, Bool, Bytes, Fp16, Fp32, Int32, Int64, Uint8, Uint64,
 };
 
-use super::llmapi;
+use super::llmapi::tensors as llmapi;
+use super::spec::{
+    IMAGES, LIST, MATRIX, ONE, Role, TEXT_OUTPUT, TextInput, TextOutput, input, output,
+};
 use crate::model::{self, CORE_MODEL, CoreInput, CoreOutput};
 
 /// A model that speaks text.
@@ -112,79 +115,8 @@ impl TextModelKind {
     }
 }
 
-/// The output that ensemble and BLS are asked for.
-pub(crate) const TEXT_OUTPUT: &str = "text_output";
 /// Outputs of the core model that text replaces, or that no text model passes on.
 const NOT_OF_TEXT_MODELS: [&str; 3] = ["output_ids", "sequence_length", "context_phase_params"];
-
-/// What becomes of an input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Role {
-    /// Preprocessing reads it under this name.
-    Preprocessing(&'static str),
-    /// The core model takes it as it is, under this name.
-    Core(&'static str),
-    /// BLS takes it as it is, under this name.
-    Bls(&'static str),
-    /// Whether the answer repeats the prompt.
-    ExcludeInput,
-    /// Read by the model itself.
-    Own,
-    /// Returned as it came, as the output of this name.
-    Returned(&'static str),
-    /// Images and video: refused by name.
-    Unsupported,
-}
-
-/// One input tensor.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TextInput {
-    pub(crate) name: &'static str,
-    pub(crate) datatype: DataType,
-    /// Without the batch dimension; -1 is any length.
-    pub(crate) dims: &'static [i64],
-    pub(crate) optional: bool,
-    pub(crate) ragged: bool,
-    pub(crate) squeezed: bool,
-    /// FP16, BF16 and FP32 are all taken; `datatype` is the default.
-    pub(crate) any_float: bool,
-    /// Whether the newest config.pbtxt of Triton's model has it; others are names of older releases.
-    pub(crate) declared: bool,
-    pub(crate) role: Role,
-}
-
-/// One output tensor.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TextOutput {
-    pub(crate) name: &'static str,
-    pub(crate) datatype: DataType,
-    pub(crate) dims: &'static [i64],
-    pub(crate) declared: bool,
-}
-
-pub(super) const ONE: &[i64] = &[1];
-pub(super) const LIST: &[i64] = &[-1];
-const MATRIX: &[i64] = &[-1, -1];
-const IMAGES: &[i64] = &[-1, -1, -1, -1];
-
-pub(super) const fn input(
-    name: &'static str,
-    datatype: DataType,
-    dims: &'static [i64],
-    role: Role,
-) -> TextInput {
-    TextInput {
-        name,
-        datatype,
-        dims,
-        optional: true,
-        ragged: false,
-        squeezed: false,
-        any_float: false,
-        declared: true,
-        role,
-    }
-}
 
 /// An input that preprocessing reads under this name.
 const fn read(
@@ -199,60 +131,6 @@ const fn read(
 /// An input that the core model takes under this name.
 const fn core(name: &'static str, datatype: DataType, core: &'static str) -> TextInput {
     input(name, datatype, ONE, Role::Core(core))
-}
-
-pub(super) const fn output(
-    name: &'static str,
-    datatype: DataType,
-    dims: &'static [i64],
-) -> TextOutput {
-    TextOutput {
-        name,
-        datatype,
-        dims,
-        declared: true,
-    }
-}
-
-impl TextInput {
-    pub(super) const fn required(self) -> Self {
-        Self {
-            optional: false,
-            ..self
-        }
-    }
-
-    pub(super) const fn dims(self, dims: &'static [i64]) -> Self {
-        Self { dims, ..self }
-    }
-
-    const fn ragged(self) -> Self {
-        Self {
-            ragged: true,
-            ..self
-        }
-    }
-
-    const fn squeezed(self) -> Self {
-        Self {
-            squeezed: true,
-            ..self
-        }
-    }
-
-    const fn any_float(self) -> Self {
-        Self {
-            any_float: true,
-            ..self
-        }
-    }
-
-    const fn older(self) -> Self {
-        Self {
-            declared: false,
-            ..self
-        }
-    }
 }
 
 /// What ensemble and BLS share, in the order of Triton's config.pbtxt.

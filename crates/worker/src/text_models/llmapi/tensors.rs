@@ -1,0 +1,99 @@
+//! The tensors of TensorRT-LLM's `llmapi` model, and which of BLS' they are.
+
+use std::sync::LazyLock;
+
+use inflight_kserve::names;
+use inflight_kserve::tensor::DataType::{self, Bool, Bytes, Fp32, Int32, Int64, Uint64};
+
+use crate::text_models::spec::{
+    LIST, ONE, Role, TEXT_OUTPUT, TextInput, TextOutput, input, output,
+};
+
+/// The input that distinguishes these requests from the core model's.
+pub(super) const TEXT_INPUT: &str = "text_input";
+
+const fn bls(name: &'static str, datatype: DataType, bls: &'static str) -> TextInput {
+    input(name, datatype, ONE, Role::Bls(bls))
+}
+
+/// In the order of upstream's config.pbtxt.
+pub(in crate::text_models) const INPUTS: &[TextInput] = &[
+    bls(TEXT_INPUT, Bytes, TEXT_INPUT).dims(LIST).required(),
+    input("image_url", Bytes, LIST, Role::Unsupported),
+    bls("streaming", Bool, "stream"),
+    input("sampling_param_best_of", Int32, ONE, Role::Own),
+    input("sampling_param_temperature", Fp32, ONE, Role::Own),
+    input("sampling_param_top_k", Int32, ONE, Role::Own),
+    input("sampling_param_top_p", Fp32, ONE, Role::Own),
+    bls(
+        "sampling_param_frequency_penalty",
+        Fp32,
+        "frequency_penalty",
+    ),
+    bls("sampling_param_presence_penalty", Fp32, "presence_penalty"),
+    input("sampling_param_max_tokens", Int32, ONE, Role::Own),
+    bls("sampling_param_stop", Bytes, "stop_words").dims(LIST),
+    bls("sampling_param_seed", Uint64, "seed"),
+    input(
+        "sampling_param_exclude_input_from_output",
+        Bool,
+        ONE,
+        Role::Own,
+    ),
+    bls(
+        "sampling_param_return_perf_metrics",
+        Bool,
+        "return_perf_metrics",
+    ),
+    input(
+        "sampling_param_logits_post_processor_name",
+        Bytes,
+        ONE,
+        Role::Unsupported,
+    ),
+    input("return_finish_reason", Bool, ONE, Role::Own),
+    input("return_stop_reason", Bool, ONE, Role::Own),
+    bls("return_cumulative_logprob", Bool, "return_log_probs"),
+    input(names::STOP, Bool, ONE, Role::Own),
+    input("lora_id", Uint64, ONE, Role::Unsupported),
+    input("lora_name", Bytes, ONE, Role::Unsupported),
+    input("lora_path", Bytes, ONE, Role::Unsupported),
+    input("lora_ckpt_source", Bytes, ONE, Role::Unsupported),
+];
+
+pub(super) const FINISH_REASON: &str = "finish_reason";
+pub(super) const STOP_REASON: &str = "stop_reason";
+/// Ours, and BLS'.
+pub(super) const SUM: (&str, &str) = ("cumulative_logprob", "cum_log_probs");
+/// Performance metrics: ours, and BLS'.
+pub(super) const METRICS: [(&str, &str); 10] = [
+    ("kv_cache_reused_block", "kv_cache_reused_blocks"),
+    ("kv_cache_alloc_new_blocks", "kv_cache_alloc_new_blocks"),
+    ("kv_cache_alloc_total_blocks", "kv_cache_alloc_total_blocks"),
+    ("arrival_time_ns", "arrival_time_ns"),
+    ("first_scheduled_time_ns", "first_scheduled_time_ns"),
+    ("first_token_time_ns", "first_token_time_ns"),
+    ("last_token_time_ns", "last_token_time_ns"),
+    ("acceptance_rate", "acceptance_rate"),
+    ("total_accepted_draft_tokens", "total_accepted_draft_tokens"),
+    ("total_draft_tokens", "total_draft_tokens"),
+];
+
+/// Upstream's, but for `kv_cache_missed_block` and `kv_cache_hit_rate`, which no executor reports of a request.
+pub(in crate::text_models) static OUTPUTS: LazyLock<Vec<TextOutput>> = LazyLock::new(|| {
+    let own = [
+        output(TEXT_OUTPUT, Bytes, LIST),
+        output(FINISH_REASON, Bytes, LIST),
+        output(STOP_REASON, Bytes, LIST),
+        output(SUM.0, Fp32, LIST),
+    ];
+    let metrics = METRICS.into_iter().map(|(name, _)| {
+        let datatype = match name {
+            "acceptance_rate" => Fp32,
+            name if name.ends_with("_ns") => Int64,
+            _ => Int32,
+        };
+        output(name, datatype, ONE)
+    });
+    own.into_iter().chain(metrics).collect()
+});
