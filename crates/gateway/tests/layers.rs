@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use inflight_testkit::layers::{Arrows, check};
+use inflight_testkit::layers::{Arrows, check, no_circles};
 
 #[rustfmt::skip]
 const CRATE: Arrows = &[
@@ -45,4 +45,5 @@ const CRATE: Arrows = &[
 fn modules_use_only_what_comes_before_them() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     check(&root, &[("", CRATE)]);
+    no_circles(&root);
 }

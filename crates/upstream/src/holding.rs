@@ -41,7 +41,7 @@ pub enum Turn<E> {
     Failed(E),
 }
 
-/// How a request that its server has failed goes on.
+/// How a request continues that its server has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
     /// The server that kept it has it again.

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use inflight_testkit::layers::{Arrows, check};
+use inflight_testkit::layers::{Arrows, check, no_circles};
 
 #[rustfmt::skip]
 const CRATE: Arrows = &[
@@ -57,4 +57,5 @@ const MODEL: Arrows = &[
 fn modules_use_only_what_comes_before_them() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     check(&root, &[("", CRATE), ("model::", MODEL)]);
+    no_circles(&root);
 }

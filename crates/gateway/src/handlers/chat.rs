@@ -15,9 +15,10 @@ use tokio::time::Instant;
 
 use super::answer;
 use super::content;
-use super::generate::{self, Prepared};
+use super::generate;
 use super::image_prompt;
 use super::locate::locate_or_only;
+use super::prepared::Prepared;
 use super::prompt::{self, SpecialTokens};
 use super::response;
 use super::thinking;

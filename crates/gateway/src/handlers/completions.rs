@@ -8,8 +8,9 @@ use inflight_openai::ApiError;
 use inflight_openai::completions::{self, Prompt};
 use tokio::time::Instant;
 
-use super::generate::{self, Pictures, Prepared};
+use super::generate;
 use super::locate::locate_or_only;
+use super::prepared::{Pictures, Prepared};
 use super::prompt::{self, SpecialTokens};
 use super::response;
 use super::thinking;

@@ -4,25 +4,20 @@
 use std::sync::Arc;
 
 use axum::extract::Request;
-use inflight_openai::{ApiError, Generation, IgnoredFields};
+use inflight_openai::{ApiError, IgnoredFields};
 use inflight_upstream::delivery::{CallContext, Place};
-use inflight_upstream::model::capability::{Capability, lacks};
-use inflight_upstream::model::sampling_params::ImageFiles;
+use inflight_upstream::survival::Way;
 use inflight_upstream::trace::Trace;
 use tokio::time::Instant;
 
 use super::deadline::deadline;
-use super::locate::Located;
-use super::prompt::PreparedPrompt;
-use super::resuming::wants_tokens_early;
-use crate::admission::{Admitted, BodyMemory, Work};
+use super::prepared::Prepared;
+use crate::admission::{Admitted, Work};
 use crate::client::{Client, Owner};
-use crate::images::{Files, Wanted};
 use crate::metrics::FieldLabels;
 use crate::middleware::RequestContext;
 use crate::request_body::{self, RequestBody};
 use crate::state::AppState;
-use crate::stream::answer::AnswerOptions;
 
 /// An admitted request and its body.
 #[derive(Debug)]
@@ -63,89 +58,6 @@ impl Arrival {
             ..CallContext::default()
         };
         (call, place)
-    }
-}
-
-/// A request that is checked, rendered and tokenized.
-#[derive(Debug)]
-pub(super) struct Prepared {
-    pub(super) model: Located,
-    pub(super) generation: Generation,
-    pub(super) prompts: Vec<PreparedPrompt>,
-    /// `Some(k)`: choices report log probabilities, with k alternatives.
-    pub(super) log_probs: Option<u32>,
-    /// Where answers may be more than text.
-    pub(super) answer: Option<AnswerOptions>,
-    pub(super) ignored: IgnoredFields,
-    /// Of the one prompt of a chat.
-    pub(super) images: Pictures,
-}
-
-/// The images of a request.
-#[derive(Debug, Default)]
-pub(super) struct Pictures {
-    pub(super) wanted: Vec<Wanted>,
-    /// What their files hold until the answer begins.
-    memory: BodyMemory,
-}
-
-impl From<Vec<Wanted>> for Pictures {
-    fn from(wanted: Vec<Wanted>) -> Self {
-        let memory = BodyMemory::default();
-        Self { wanted, memory }
-    }
-}
-
-impl Prepared {
-    /// Whether the answer comes from the worker in parts, so that its first token is seen.
-    pub(super) fn is_in_parts(&self) -> bool {
-        let triton = self.model.served.triton();
-        let mut prompts = self.prompts.iter();
-        prompts.all(|prompt| prompt.params.streaming) && triton.is_none_or(|model| model.decoupled)
-    }
-
-    fn may_drop_guide(&self) -> bool {
-        let answer = self.answer.as_ref();
-        answer.is_some_and(|answer| answer.may_drop_guide)
-    }
-
-    /// Gives the prompt its images.
-    fn add_images(&mut self, Files { files, held }: Files) {
-        self.images.memory = held;
-        if let Some(prompt) = self.prompts.first_mut() {
-            let extras = prompt.params.extras.get_or_insert_default();
-            extras.images = ImageFiles(files);
-        }
-    }
-
-    /// Keeps the parts of the KV cache that its key's prompts fill from the prompts of other keys.
-    fn salt_cache(&mut self, of_key: &str) {
-        if lacks(&self.model.served, Capability::CacheSalt).is_some() {
-            return;
-        }
-        for prompt in &mut self.prompts {
-            let salt = &mut prompt.params.extras.get_or_insert_default().cache_salt;
-            // A client's own salt divides its key's part further, and reaches no other.
-            *salt = Some(match salt {
-                Some(own) => format!("{of_key}{own}"),
-                None => of_key.to_owned(),
-            });
-        }
-    }
-
-    /// Leaves the answer to the model; it is checked when it is there.
-    fn drop_guide(&mut self) {
-        if let Some(extensions) = &mut self.generation.extensions {
-            extensions.guide = None;
-        }
-        for prompt in &mut self.prompts {
-            if let Some(extras) = &mut prompt.params.extras {
-                extras.guide = None;
-            }
-        }
-        if let Some(call) = self.answer.as_mut().and_then(|answer| answer.call.as_mut()) {
-            call.suffix = None;
-        }
     }
 }
 
@@ -282,17 +194,11 @@ impl Received {
             let files = state.images.collect(&state.admission, client, wanted);
             prepared.add_images(files.await?);
         }
-        let wants_first = state.first_token_timeout.is_some();
-        if prepared.model.served.triton().is_none()
-            && (wants_first || wants_tokens_early(state, &prepared))
-        {
-            // Otherwise the first token of an answer in one piece arrives with its last.
-            for prompt in &mut prepared.prompts {
-                let params = &mut prompt.params;
-                let is_early = !params.streaming && params.beams().is_none();
-                params.may_wait = is_early && params.log_probs.is_none();
-                params.streaming |= is_early;
-            }
+        let is_timed = state.first_token_timeout.is_some();
+        // With its tokens, an answer whose worker is lost continues, and does not begin anew.
+        let resumes = state.resume_limits.most > 0 && prepared.way() == Some(Way::Resume);
+        if prepared.model.served.triton().is_none() && (is_timed || resumes) {
+            prepared.ask_for_tokens_early();
         }
         count_ignored(state, &prepared.ignored);
         Ok((Arc::new(prepared), more, arrival))

@@ -8,7 +8,8 @@ use axum::response::Response;
 use inflight_anthropic::{TokenCount, request};
 use inflight_openai::ApiError;
 
-use super::generate::{self, Prepared};
+use super::generate;
+use super::prepared::Prepared;
 use super::{chat, count, response};
 use crate::error::HttpError;
 use crate::state::AppState;

@@ -11,9 +11,10 @@ use inflight_openai::chunk::{ChunkTemplate, StreamInfo};
 use inflight_openai::{ApiError, IgnoredFields};
 use inflight_upstream::survival::Report;
 
-use super::generate::{Arrival, Prepared};
+use super::generate::Arrival;
 use super::locate::Located;
 use super::models;
+use super::prepared::Prepared;
 use super::sending;
 use crate::error::LoggedAtEnd;
 use crate::middleware::Timing;

@@ -17,7 +17,8 @@ use inflight_openai::responses::{
 use inflight_openai::{ApiError, Parsed};
 
 use super::chat;
-use super::generate::{self, Prepared};
+use super::generate;
+use super::prepared::Prepared;
 use super::response;
 use crate::client::{Client, Owner};
 use crate::error::HttpError;

@@ -7,12 +7,11 @@ use inflight_openai::ApiError;
 use inflight_upstream::connection::Connection;
 use inflight_upstream::delivery::Tried;
 use inflight_upstream::dispatch::{Dispatched, NotDispatched};
-use inflight_upstream::model::capability::{Capability, lacks};
 use inflight_upstream::survival::{Survival, Way};
 use tokio::time::Instant;
 
-use super::generate::Prepared;
-use super::sending::{Progress, dispatch_prompts};
+use super::dispatching::{Progress, dispatch_prompts};
+use super::prepared::Prepared;
 use crate::middleware::RequestContext;
 use crate::state::AppState;
 use crate::stream::resumption::{Origin, Resumption};
@@ -30,7 +29,7 @@ pub(super) fn resumption(
     if state.resume_limits.most == 0 || has_beams(prepared) {
         return None;
     }
-    let way = way(prepared)?;
+    let way = prepared.way()?;
     let choices = prepared.prompts.len() * prepared.generation.n as usize;
     let origin = Prompts {
         way,
@@ -43,25 +42,6 @@ pub(super) fn resumption(
         Resumption::new(Box::new(origin), choices),
         Survival::new(way, state.resume_limits, metrics),
     ))
-}
-
-/// Whether tokens are wanted as they come though the client gets all of them at once: an answer whose worker is lost
-/// continues then, and does not begin anew.
-pub(super) fn wants_tokens_early(state: &AppState, prepared: &Prepared) -> bool {
-    state.resume_limits.most > 0 && way(prepared) == Some(Way::Resume)
-}
-
-/// How the model's workers bring what follows; `None`: what another one generates has nothing to do with it.
-fn way(prepared: &Prepared) -> Option<Way> {
-    let served = &prepared.model.served;
-    if lacks(served, Capability::Resume).is_none() {
-        return Some(Way::Resume);
-    }
-    let mut prompts = prepared.prompts.iter();
-    let is_greedy = prompts.all(|prompt| prompt.params.is_greedy());
-    let repeats = is_greedy || lacks(served, Capability::Seed).is_none();
-    // An answer in one piece can begin anew, whatever another worker generates.
-    (repeats && prepared.generation.stream).then_some(Way::Replay)
 }
 
 /// See the module.

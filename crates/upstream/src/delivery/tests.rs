@@ -180,7 +180,7 @@ async fn a_request_waits_for_a_server_where_all_are_lost_and_only_once() {
         (&[lost, lost], answers, Ok(()), Some(2)),
         (&[lost], lost, Err(Code::Unavailable), Some(1)),
         (&[lost], Breaks(1, 5), Err(Code::Unavailable), Some(1)),
-        // The time for a first output goes on.
+        // The time for a first output is still counted.
         (&[lost], Hangs, Err(Code::DeadlineExceeded), Some(1)),
         // One that is full is not lost.
         (&[full], answers, Err(Code::ResourceExhausted), None),

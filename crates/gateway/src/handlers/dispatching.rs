@@ -1,0 +1,71 @@
+//! The prompts of a prepared request on their way to one worker, from the beginning or to continue. When they go there
+//! is `upstream`'s.
+
+use inflight_upstream::connection::Connection;
+use inflight_upstream::delivery::Tried;
+use inflight_upstream::dispatch::{Dispatched, NotDispatched, dispatch};
+use inflight_upstream::prompt_request::PromptRequest;
+use inflight_upstream::survival::Way;
+use inflight_upstream::table::Suits;
+use tokio::time::Instant;
+
+use super::prepared::Prepared;
+use crate::middleware::RequestContext;
+use crate::state::AppState;
+
+/// What a request continues with at another worker.
+#[derive(Clone, Copy)]
+pub(super) struct Progress<'a> {
+    pub(super) way: Way,
+    /// What does not get it again.
+    pub(super) without: Option<&'a Connection>,
+    /// What each choice has generated; `None`: it has ended.
+    pub(super) generated: &'a [Option<&'a [i32]>],
+}
+
+/// Sends all prompts to a worker that has not been tried, from the beginning or to continue.
+pub(super) fn dispatch_prompts(
+    state: &AppState,
+    prepared: &Prepared,
+    context: &RequestContext,
+    tried: &mut Tried,
+    progress: Option<Progress<'_>>,
+) -> Result<Dispatched, NotDispatched> {
+    // Looked up again: another worker may have come since.
+    let current = match tried.is_empty() && progress.is_none() {
+        true => None,
+        false => state.table.find(&prepared.model.entry.name).ok(),
+    };
+    let entry = current.as_ref().unwrap_or(&prepared.model.entry);
+    let generated = progress.map_or(&[][..], |progress| progress.generated);
+    let located = &prepared.model;
+    let deadline = context.deadline;
+    let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    let sending = context.trace.sending();
+    let n = prepared.generation.n;
+    let prompts = prepared.prompts.iter().enumerate();
+    let prompts = prompts.map(|(place, prompt)| PromptRequest {
+        params: &prompt.params,
+        tokens: &prompt.tokens,
+        text: &prompt.text,
+        stop: &prepared.generation.stop,
+        is_counted: prompt.count.is_some(),
+        request_id: &context.id,
+        trace: sending.as_ref().map(|sending| &sending.context),
+        timeout,
+        generated: generated.chunks(n as usize).nth(place).unwrap_or_default(),
+    });
+    let prompts: Vec<PromptRequest<'_>> = prompts.collect();
+    let suits = Suits {
+        content_hash: &located.served.description.content_hash,
+        adapter: located.adapter.as_ref(),
+        resumes: progress.is_some_and(|progress| progress.way == Way::Resume),
+        weights: progress.map(|_| &*located.served.description.weights),
+        without: progress.and_then(|progress| progress.without),
+    };
+    let dispatched = dispatch(entry, suits, tried, &prompts, n)?;
+    drop(prompts);
+    let worker = dispatched.handles.worker();
+    context.trace.sent(sending, "ModelStreamInfer", worker);
+    Ok(dispatched)
+}

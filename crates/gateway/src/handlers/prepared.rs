@@ -1,0 +1,121 @@
+//! A request that is checked, rendered and tokenized, and what is still changed in it before it is sent. Knows nothing
+//! of bodies, clients or workers' connections.
+
+use inflight_openai::{Generation, IgnoredFields};
+use inflight_upstream::model::capability::{Capability, lacks};
+use inflight_upstream::model::sampling_params::ImageFiles;
+use inflight_upstream::survival::Way;
+
+use super::locate::Located;
+use super::prompt::PreparedPrompt;
+use crate::admission::BodyMemory;
+use crate::images::{Files, Wanted};
+use crate::stream::answer::AnswerOptions;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) model: Located,
+    pub(super) generation: Generation,
+    pub(super) prompts: Vec<PreparedPrompt>,
+    /// `Some(k)`: choices report log probabilities, with k alternatives.
+    pub(super) log_probs: Option<u32>,
+    /// Where answers may be more than text.
+    pub(super) answer: Option<AnswerOptions>,
+    pub(super) ignored: IgnoredFields,
+    /// Of the one prompt of a chat.
+    pub(super) images: Pictures,
+}
+
+/// The images of a request.
+#[derive(Debug, Default)]
+pub(super) struct Pictures {
+    pub(super) wanted: Vec<Wanted>,
+    /// What their files hold until the answer begins.
+    memory: BodyMemory,
+}
+
+impl From<Vec<Wanted>> for Pictures {
+    fn from(wanted: Vec<Wanted>) -> Self {
+        let memory = BodyMemory::default();
+        Self { wanted, memory }
+    }
+}
+
+impl Prepared {
+    /// Whether the answer comes from the worker in parts, so that its first token is seen.
+    pub(super) fn is_in_parts(&self) -> bool {
+        let triton = self.model.served.triton();
+        let mut prompts = self.prompts.iter();
+        prompts.all(|prompt| prompt.params.streaming) && triton.is_none_or(|model| model.decoupled)
+    }
+
+    /// How the model's workers bring what follows after one of them is lost; `None`: what another one generates has
+    /// nothing to do with it.
+    pub(super) fn way(&self) -> Option<Way> {
+        let served = &self.model.served;
+        if lacks(served, Capability::Resume).is_none() {
+            return Some(Way::Resume);
+        }
+        let mut prompts = self.prompts.iter();
+        let is_greedy = prompts.all(|prompt| prompt.params.is_greedy());
+        let repeats = is_greedy || lacks(served, Capability::Seed).is_none();
+        // An answer in one piece can begin anew, whatever another worker generates.
+        (repeats && self.generation.stream).then_some(Way::Replay)
+    }
+
+    /// Asks for the tokens of an answer in one piece as they come; otherwise the first one arrives with the last.
+    pub(super) fn ask_for_tokens_early(&mut self) {
+        for prompt in &mut self.prompts {
+            let params = &mut prompt.params;
+            let is_early = !params.streaming && params.beams().is_none();
+            params.may_wait = is_early && params.log_probs.is_none();
+            params.streaming |= is_early;
+        }
+    }
+
+    /// Whether the answer may be unguided, and is checked when it is there.
+    pub(super) fn may_drop_guide(&self) -> bool {
+        let answer = self.answer.as_ref();
+        answer.is_some_and(|answer| answer.may_drop_guide)
+    }
+
+    /// Gives the prompt its images.
+    pub(super) fn add_images(&mut self, Files { files, held }: Files) {
+        self.images.memory = held;
+        if let Some(prompt) = self.prompts.first_mut() {
+            let extras = prompt.params.extras.get_or_insert_default();
+            extras.images = ImageFiles(files);
+        }
+    }
+
+    /// Keeps the parts of the KV cache that its key's prompts fill from the prompts of other keys.
+    pub(super) fn salt_cache(&mut self, of_key: &str) {
+        if lacks(&self.model.served, Capability::CacheSalt).is_some() {
+            return;
+        }
+        for prompt in &mut self.prompts {
+            let salt = &mut prompt.params.extras.get_or_insert_default().cache_salt;
+            // A client's own salt divides its key's part further, and reaches no other.
+            *salt = Some(match salt {
+                Some(own) => format!("{of_key}{own}"),
+                None => of_key.to_owned(),
+            });
+        }
+    }
+
+    /// Leaves the answer to the model; it is checked when it is there.
+    pub(super) fn drop_guide(&mut self) {
+        if let Some(extensions) = &mut self.generation.extensions {
+            extensions.guide = None;
+        }
+        for prompt in &mut self.prompts {
+            if let Some(extras) = &mut prompt.params.extras {
+                extras.guide = None;
+            }
+        }
+        if let Some(call) = self.answer.as_mut().and_then(|answer| answer.call.as_mut()) {
+            call.suffix = None;
+        }
+    }
+}
