@@ -136,6 +136,7 @@ impl Forward {
         message: ModelInferRequest,
         mut context: CallContext,
     ) -> Result<ForwardStream, Status> {
+        let since = Instant::now();
         refuse_shared_memory(&message)?;
         let target = self.target(&message, &context).await?;
         self.name(&message, &mut context);
@@ -158,6 +159,7 @@ impl Forward {
             forward: self,
             context: &context,
             message: &message,
+            since,
             asked,
             target,
             stream: None,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_testkit::triton::{Asked, ScriptedTriton};
 use inflight_testkit::triton_models::{text_model, text_response};
 use serde_json::{Value, json};
@@ -167,5 +168,42 @@ async fn a_stream_whose_only_server_is_restarted_waits_for_it() {
         let (mut stream, ()) = tokio::join!(open, serve);
         let (texts, error) = heard(&stream.rest().await);
         assert_eq!((texts.concat(), error), ("Hello".to_owned(), None));
+    }
+}
+
+/// The microseconds that a server is given.
+fn timeout(asked: &Asked) -> i64 {
+    let parameter = asked.message.parameters.get("timeout").cloned();
+    match parameter.and_then(|parameter| parameter.parameter_choice) {
+        Some(ParameterChoice::Int64Param(microseconds)) => microseconds,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn what_is_sent_again_has_the_rest_of_its_clients_time() {
+    const WHOLE: i64 = 20_000_000;
+    // Lost before its first response, and after it.
+    for has_begun in [false, true] {
+        let (mut servers, gateway) = front(&[]).await;
+        let mut client = Client::connect(gateway.address).await;
+        let mut body = question();
+        body["parameters"] = json!({"timeout": WHOLE});
+        let serve = async {
+            let (place, first) = either(&mut servers).await;
+            assert_eq!(timeout(&first), WHOLE);
+            if has_begun {
+                first.respond(text_response("Hel")).await;
+            }
+            first.fail_call(Status::unavailable("gone")).await;
+            let again = servers[1 - place].next_request().await;
+            let left = timeout(&again);
+            again.finish(text_response("Hello")).await;
+            left
+        };
+        let asking = async { client.open(STREAM, &body).await.rest().await };
+        let (events, left) = tokio::join!(asking, serve);
+        assert_eq!(heard(&events).0.concat(), "Hello");
+        assert!((WHOLE / 2..WHOLE).contains(&left), "{left}");
     }
 }

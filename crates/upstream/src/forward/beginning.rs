@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use inflight_kserve::inference::ModelInferRequest;
+use tokio::time::Instant;
 use tonic::Status;
 
 use super::answer::ForwardStream;
 use super::begun::{AtServer, Begun};
-use super::call::Asked;
+use super::call::{Asked, shorten_timeout};
 use super::streams::Responses;
 use super::{Forward, Target, given_up};
 use crate::delivery::{CallContext, Deliverable, GivenUp, Sent, Tried, ended, retry_reason};
@@ -21,6 +22,8 @@ pub(super) struct Beginning<'a> {
     pub(super) context: &'a Arc<CallContext>,
     /// As its client sent it.
     pub(super) message: &'a ModelInferRequest,
+    /// When it came.
+    pub(super) since: Instant,
     pub(super) asked: Asked<'a>,
     pub(super) target: Target,
     /// At the server that has it.
@@ -39,18 +42,24 @@ impl Deliverable for Beginning<'_> {
             message,
             asked,
             target,
+            since,
             ..
         } = self;
+        let is_again = !tried.is_empty();
         let open = forward.open(*asked, target, tried)?;
         let sent = open.sent();
         let about = target.id();
-        let started = forward.start((*message).clone(), &open, *asked, about);
+        let mut own = (*message).clone();
+        if is_again {
+            shorten_timeout(&mut own, *since);
+        }
+        let started = forward.start(own, &open, *asked, about);
         let rest = match started {
             Ok(sent) => sent.into_responses(),
             Err(status) => Responses::failed(status),
         };
         let begun = match about {
-            None => Begun::new(forward, context, message, &open, asked.shares),
+            None => Begun::new(forward, context, (*message, *since), &open, asked.shares),
             Some(_) => None,
         };
         let end = ended(forward.interrupted.subscribe(), context.deadline).map(given_up);

@@ -11,7 +11,7 @@ use inflight_kserve::tensor::{RequestBuilder, TensorError, Tensors};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use super::call::{Asked, Generator};
+use super::call::{Asked, Generator, shorten_timeout};
 use super::prompt::Prompt;
 use super::said::Said;
 use super::streams::Responses;
@@ -81,6 +81,8 @@ pub(super) struct Begun {
     call: Arc<CallContext>,
     /// As its client sent it.
     message: ModelInferRequest,
+    /// When it came.
+    since: Instant,
     may_share: bool,
     pub(super) said: Said,
     /// Whether the last response is marked even where it says nothing.
@@ -96,7 +98,7 @@ impl Begun {
     pub(super) fn new(
         forward: &Arc<Forward>,
         call: &Arc<CallContext>,
-        message: &ModelInferRequest,
+        (message, since): (&ModelInferRequest, Instant),
         open: &Open,
         may_share: bool,
     ) -> Option<(Self, Survival<Status>)> {
@@ -128,6 +130,7 @@ impl Begun {
             forward: Arc::clone(forward),
             call: Arc::clone(call),
             message: message.clone(),
+            since,
             may_share,
             said: Said::default(),
             way,
@@ -144,10 +147,12 @@ impl Begun {
     }
 
     fn again(&self) -> Result<ModelInferRequest, TensorError> {
-        match self.way {
-            Way::Replay => Ok(self.message.clone()),
-            Way::Resume => resumed(&self.message, self.said.only()),
-        }
+        let mut again = match self.way {
+            Way::Replay => self.message.clone(),
+            Way::Resume => resumed(&self.message, self.said.only())?,
+        };
+        shorten_timeout(&mut again, self.since);
+        Ok(again)
     }
 }
 

@@ -4,6 +4,10 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
+use inflight_kserve::inference::ModelInferRequest;
+use inflight_kserve::inference::infer_parameter::ParameterChoice;
+use inflight_kserve::names;
+use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use super::prompt::Prompt;
@@ -238,6 +242,23 @@ where
 
     fn give_up(&mut self, why: GivenUp) -> Status {
         given_up(why)
+    }
+}
+
+/// Leaves a request that is sent again the rest of its client's time, in place of all of it anew. `since`: when the
+/// request came.
+pub(super) fn shorten_timeout(message: &mut ModelInferRequest, since: Instant) {
+    let timeout = message.parameters.get_mut(names::TIMEOUT);
+    let passed = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
+    match timeout.and_then(|timeout| timeout.parameter_choice.as_mut()) {
+        // With zero there is no limit.
+        Some(ParameterChoice::Int64Param(left)) if *left > 0 => {
+            *left = left.saturating_sub_unsigned(passed).max(1);
+        }
+        Some(ParameterChoice::Uint64Param(left)) if *left > 0 => {
+            *left = left.saturating_sub(passed).max(1);
+        }
+        _ => {}
     }
 }
 

@@ -5,8 +5,10 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use inflight_kserve::client::InferenceClient;
 use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
+use tokio::time::Instant;
 use tonic::{Response, Status};
 
+use super::call::shorten_timeout;
 use super::{Asked, Forward, Open, Target, lost, refuse_shared_memory};
 use crate::delivery::CallContext;
 use crate::rpc;
@@ -21,6 +23,7 @@ impl Forward {
         mut message: ModelInferRequest,
         context: &CallContext,
     ) -> Result<ModelInferResponse, Status> {
+        let since = Instant::now();
         refuse_shared_memory(&message)?;
         let target = self.target(&message, context).await?;
         let prompt = self.prompt(&message).await;
@@ -43,6 +46,7 @@ impl Forward {
         let ask = |open: &Open| {
             let mut message = message.clone();
             message.model_name.clone_from(&open.model);
+            shorten_timeout(&mut message, since);
             if let Some(named) = &context.named {
                 named.is_at(open.source(&message.id));
             }
