@@ -16,7 +16,10 @@ use inflight_parsers::{
     AnswerParser, Delta, Deltas, Format, ParserOptions, ReasoningFormat, ToolFormat, Tools,
 };
 use inflight_rest::{ModelRef, RestError, generate, infer};
-use inflight_text::{ChatTemplate, ModelFiles, TemplateInput, TemplateLimits, TextModel};
+use inflight_text::{
+    ChatTemplate, ModelFiles, TemplateError, TemplateInput, TemplateLimits, TemplateSource,
+    TextModel,
+};
 use prost::Message;
 use serde_json::value::RawValue;
 use serde_json::{Map, json};
@@ -25,13 +28,14 @@ use serde_json::{Map, json};
 pub type Target = fn(&[u8]);
 
 /// Every target by the name of its corpus and of its libFuzzer binary.
-pub const TARGETS: [(&str, Target); 12] = [
+pub const TARGETS: [(&str, Target); 13] = [
     ("chat_body", chat_body),
     ("messages_body", messages_body),
     ("completion_body", completion_body),
     ("tensors", tensors),
     ("step_message", step_message),
     ("template", template),
+    ("history_template", history_template),
     ("tokenizer", tokenizer),
     ("sse", sse),
     ("kserve_infer", kserve_infer),
@@ -134,6 +138,27 @@ pub fn template(data: &[u8]) {
     match rendered {
         Ok(text) => assert!(text.len() <= LIMITS.output_bytes),
         Err(error) => assert!(error.to_string().len() < 2000, "{error}"),
+    }
+}
+
+/// A history template of openai_trtllm, which an operator gives.
+pub fn history_template(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let Ok(source) = TemplateSource::from_history(text) else {
+        return;
+    };
+    let Ok(template) = ChatTemplate::from_source(&source, Map::new()) else {
+        panic!("it parsed before");
+    };
+    // What parses fails on a conversation at most.
+    let rendered = template.render(&TemplateInput {
+        messages: json!([{"role": "user", "content": "Hi", "name": "Ada"}, {"role": "assistant"}]),
+        ..TemplateInput::default()
+    });
+    if let Err(error) = rendered {
+        assert!(!matches!(error, TemplateError::Syntax { .. }), "{error}");
     }
 }
 

@@ -122,24 +122,120 @@ Support:"#;
     let source = TemplateSource::from_history("{{ items[0].content }}").unwrap();
     let hostile = json!([{"role": "user", "content": "{{ items }}{% for %}"}]);
     assert_eq!(rendered(&source, hostile).unwrap(), "{{ items }}{% for %}");
-    for bad in [
-        "{% for item %}",
-        "{{ items | no_such_filter }}",
-        "{% include 'x' %}{% endif %}",
-    ] {
-        let error = TemplateSource::from_history(bad).unwrap_err();
-        assert!(
-            matches!(&error, TemplateError::Syntax { message } if !message.contains('\n')),
-            "{error:?}"
-        );
+}
+
+#[test]
+fn a_history_template_is_liquid() {
+    let all = "{% for item in items %}";
+    let table = [
+        // White space stays, or goes with a dash.
+        ("a {{- 'b' -}} c\n", "abc\n"),
+        ("{%- if true -%} x {%- endif -%}\n\n", "x"),
+        ("{# no comment #}{{ \"{%\" }}", "{# no comment #}{%"),
+        ("{% comment %}{{ nothing | here }}{% endcomment %}x", "x"),
+        ("a {%- raw %} {{ x }}{% endraw -%} b", "a {{ x }}b"),
+        // What is set in a loop is there behind it.
+        (
+            &format!("{all}{{% assign last = item.content %}}{{% endfor %}}{{{{ last }}}}"),
+            "Bye",
+        ),
+        (
+            "{% assign n = 0 %}{% for item in items %}{% if item.identity == 'User' %}{% assign n = n | plus: 1 %}\
+             {% endif %}{% endfor %}{{ n }}",
+            "2",
+        ),
+        // Nil and false are false, and nothing else is; nil is written as nothing.
+        (
+            "{% if '' %}a{% endif %}{% if 0 %}b{% endif %}{% if nil %}c{% endif %}{% if x %}d{% else %}e{% endif %}",
+            "abe",
+        ),
+        ("[{{ items[0].name }}][{{ items[3].name }}]", "[][Ada]"),
+        ("{% unless false %}a{% elsif true %}b{% endunless %}", "a"),
+        (
+            "{% if false or true and false %}a{% else %}b{% endif %}{% if 'abc' contains 'b' %}c{% endif %}",
+            "bc",
+        ),
+        (
+            "{% for item in items offset: 1 limit: 2 reversed %}{{ forloop.index }}{{ item.content }}{% endfor %}",
+            "1Hello2Hi",
+        ),
+        (
+            &format!(
+                "{all}{{% if forloop.first %}}{{% continue %}}{{% endif %}}{{{{ item.content }}}}{{% break %}}{{% endfor %}}"
+            ),
+            "Hi",
+        ),
+        (
+            "{% for x in items[0].content %}{% else %}none{% endfor %}",
+            "",
+        ),
+        (
+            "{% case items.size %}\n{% when 1 or 2 %}few{% when 4 %}{{ items.last.content | upcase | append: '!' }}{% endcase %}",
+            "BYE!",
+        ),
+        ("{% case 3 %}{% when 1 %}a{% else %}b{% endcase %}", "b"),
+        (
+            "{{ ' aB ' | strip | capitalize }}{{ 'x,y' | split: ',' | last }}{{ nil | default: 'z' }}",
+            "AByz",
+        ),
+    ];
+    for (template, expected) in table {
+        let source = TemplateSource::from_history(template);
+        let source = source.unwrap_or_else(|error| panic!("{template}: {error}"));
+        let found = rendered(&source, conversation());
+        let found = found.unwrap_or_else(|error| panic!("{template}: {error}"));
+        assert_eq!(found, expected, "{template}");
     }
-    // A variable that is not there fails its conversation, and says which.
-    let source = TemplateSource::from_history("{{ item.content }}").unwrap();
-    let error = rendered(&source, conversation()).unwrap_err();
-    assert!(
-        matches!(&error, TemplateError::Failed { message } if message.contains("item")),
-        "{error:?}"
-    );
+}
+
+#[test]
+fn what_is_wrong_in_a_history_template_is_said_with_its_line() {
+    for (bad, expected) in [
+        ("{% for item %}", "line 1: `for` has no `in`"),
+        (
+            "a\n{{ items | no_such_filter }}",
+            "line 2: there is no filter `no_such_filter`",
+        ),
+        (
+            "{% include 'x' %}",
+            "line 1: the tag `include` is not supported",
+        ),
+        ("{% if true %}\n", "line 1: the `if` has no `endif`"),
+        (
+            "{% if true %}{% endfor %}",
+            "line 1: `endfor` closes the `if` of line 1",
+        ),
+        (
+            "{{ item.content }}",
+            "line 1: there is no variable `item`; a template has `items`",
+        ),
+        (
+            "{% for m in items %}\n{{ m.role }}{% endfor %}",
+            "line 2: an item has no `role`; it has `identity`, `content`, `name`",
+        ),
+        ("{{ 'a }}", "line 1: a text has no end"),
+        ("{{ items", "line 1: a tag has no end"),
+        ("{% raw %}", "line 1: the `raw` has no `endraw`"),
+        (
+            "{{ 'a' | append }}",
+            "line 1: filter `append` has `0` arguments, not `1` to `1`",
+        ),
+        ("{{ items } }}", "line 1: `}` is not expected here"),
+        ("{{ é }}", "line 1: `é` is not expected here"),
+    ] {
+        match TemplateSource::from_history(bad).unwrap_err() {
+            TemplateError::Syntax { message } => {
+                assert!(message.contains(expected), "{bad}: {message}");
+                assert!(!message.contains('\n'), "{message}");
+            }
+            other => panic!("{bad}: {other:?}"),
+        }
+    }
+    // What only a conversation shows fails there, and says where.
+    let source = TemplateSource::from_history("{% if true %}\n{{ items[9].content }}{% endif %}");
+    let error = rendered(&source.unwrap(), conversation()).unwrap_err();
+    let found = matches!(&error, TemplateError::Failed { message } if message.contains("line 2"));
+    assert!(found, "{error:?}");
 }
 
 fn files(tokens: &[&str], template: Option<&str>) -> ModelFiles {

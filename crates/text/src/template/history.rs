@@ -1,19 +1,28 @@
 //! History templates, as openai_trtllm has them: Liquid over `items`, each with `identity` (the role with a
 //! capital letter), `content` and, where there is one, `name`. The operator writes them, never a model or a
-//! client, so they run in this process.
+//! client, so they run in this process, under the engine's limits.
+//!
+//! They are translated to Jinja once, so that one engine renders all templates; what of Liquid is not
+//! translated is refused by name. The one library for Liquid brings 22 crates, some of which are abandoned.
 
-use std::fmt;
+mod expression;
+mod filters;
+mod liquid;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use liquid::model::{Array, Value as LiquidValue};
-use liquid::{Object, ParserBuilder, Template};
-use serde_json::Value;
+use minijinja::syntax::SyntaxConfig;
+use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior, Value};
+use serde_json::Value as Json;
 
 use super::output::Bounded;
 use super::{Sources, TemplateError, TemplateInput, TemplateLimits, excerpt};
 
+/// The name of the one template.
+const NAME: &str = "history";
+
 pub(super) struct History {
-    template: Template,
+    environment: Environment<'static>,
     /// For the debug output, and the limits.
     sources: Sources,
 }
@@ -22,14 +31,28 @@ impl History {
     /// # Errors
     /// [`TemplateError::Syntax`].
     pub(super) fn new(source: &str, limits: TemplateLimits) -> Result<Self, TemplateError> {
-        let syntax = |error: liquid::Error| TemplateError::Syntax {
-            message: in_one_line(&error),
+        let syntax = |message: String| TemplateError::Syntax {
+            message: excerpt(message),
         };
-        let parser = ParserBuilder::with_stdlib().build().map_err(syntax)?;
+        let translated = liquid::to_jinja(source).map_err(|error| syntax(error.to_string()))?;
+        let mut environment = Environment::new();
+        environment.set_auto_escape_callback(|_| AutoEscape::None);
+        environment.set_undefined_behavior(UndefinedBehavior::Strict);
+        // Only fails for delimiters, and those are the defaults.
+        let syntax_kept = SyntaxConfig::builder().keep_trailing_newline(true).build();
+        environment.set_syntax(syntax_kept.unwrap_or_default());
+        environment.set_fuel(Some(limits.fuel));
+        environment.set_recursion_limit(limits.recursion);
+        // Debug information clones the template's source into each error.
+        environment.set_debug(false);
+        filters::install(&mut environment);
+        environment
+            .add_template_owned(NAME, translated)
+            .map_err(|error| syntax(describe(&error)))?;
         Ok(Self {
-            template: parser.parse(source).map_err(syntax)?,
+            environment,
             sources: Sources {
-                templates: vec![("history".to_owned(), source.to_owned())],
+                templates: vec![(NAME.to_owned(), source.to_owned())],
                 special_tokens: serde_json::Map::new(),
                 limits,
             },
@@ -41,46 +64,56 @@ impl History {
     }
 
     pub(super) fn render(&self, input: &TemplateInput) -> Result<String, TemplateError> {
-        let limit = self.sources.limits.output_bytes;
-        let mut context = Object::new();
+        let limits = self.sources.limits;
+        let failed = |message: String| TemplateError::Failed {
+            message: excerpt(message),
+        };
+        let template = self.environment.get_template(NAME);
+        let template = template.map_err(|error| failed(describe(&error)))?;
         let messages = input.messages.as_array().into_iter().flatten();
-        let items: Array = messages.map(item).collect();
-        context.insert("items".into(), LiquidValue::Array(items));
-        let mut output = Bounded::new(limit);
+        let items: Vec<Value> = messages.map(item).collect();
+        let context = Value::from_pairs([("items", Value::from(items))]);
+        let mut output = Bounded::new(limits.output_bytes);
         let rendered = catch_unwind(AssertUnwindSafe(|| {
-            self.template.render_to(&mut output, &context)
+            let rendered = template.render_captured_to(context, &mut output);
+            rendered.map(|_| ())
         }));
         match rendered {
-            Ok(Ok(())) => output.into_text().ok_or_else(|| TemplateError::Failed {
-                message: "its output is not text".to_owned(),
+            Ok(Ok(())) => output
+                .into_text()
+                .ok_or_else(|| failed("its output is not text".to_owned())),
+            Ok(Err(_)) if output.is_over() => Err(TemplateError::OutputTooLarge {
+                limit: limits.output_bytes,
             }),
-            Ok(Err(_)) if output.is_over() => Err(TemplateError::OutputTooLarge { limit }),
-            Ok(Err(error)) => Err(TemplateError::Failed {
-                message: in_one_line(&error),
-            }),
-            Err(_) => Err(TemplateError::Failed {
-                message: "the template engine failed".to_owned(),
-            }),
+            Ok(Err(error)) if error.kind() == ErrorKind::OutOfFuel => {
+                Err(TemplateError::OutOfFuel { limit: limits.fuel })
+            }
+            Ok(Err(error)) => Err(failed(describe(&error))),
+            Err(_) => Err(failed("the template engine failed".to_owned())),
         }
     }
 }
 
-fn item(message: &Value) -> LiquidValue {
-    let text = |name: &str| message.get(name).and_then(Value::as_str);
+fn item(message: &Json) -> Value {
+    let text = |name: &str| message.get(name).and_then(Json::as_str);
     let role = text("role").unwrap_or_default();
     let (first, rest) = role.split_at_checked(1).unwrap_or((role, ""));
-    let mut item = Object::new();
     let identity = first.to_ascii_uppercase() + rest;
-    item.insert("identity".into(), LiquidValue::scalar(identity));
-    let content = text("content").unwrap_or_default().to_owned();
-    item.insert("content".into(), LiquidValue::scalar(content));
-    let name = text("name").map(|name| LiquidValue::scalar(name.to_owned()));
-    item.insert("name".into(), name.unwrap_or(LiquidValue::Nil));
-    LiquidValue::Object(item)
+    Value::from_pairs([
+        ("identity", Value::from(identity)),
+        ("content", Value::from(text("content").unwrap_or_default())),
+        ("name", text("name").map_or(Value::from(()), Value::from)),
+    ])
 }
 
-/// Liquid's errors have a drawing of the place below them.
-fn in_one_line(error: &impl fmt::Display) -> String {
-    let text = error.to_string();
-    excerpt(text.split_whitespace().collect::<Vec<_>>().join(" "))
+/// An engine error in one line. Lines are the same in Liquid and in its translation.
+fn describe(error: &minijinja::Error) -> String {
+    let text = match error.detail() {
+        Some(detail) => detail.to_owned(),
+        None => error.kind().to_string(),
+    };
+    match error.line() {
+        Some(line) => format!("{text} (line {line} of the template)"),
+        None => text,
+    }
 }

@@ -175,7 +175,8 @@ async fn a_request_waits_for_a_server_where_all_are_lost_and_only_once() {
     let lost = Fails(5, Code::Unavailable);
     let full = Fails(5, Code::ResourceExhausted);
     let answers = Answers(1, 1);
-    let table: &[(&[Server], Server, Result<(), Code>, Option<usize>)] = &[
+    type Row<'a> = (&'a [Server], Server, Result<(), Code>, Option<usize>);
+    let table: &[Row<'_>] = &[
         (&[lost], answers, Ok(()), Some(1)),
         (&[lost, lost], answers, Ok(()), Some(2)),
         (&[lost], lost, Err(Code::Unavailable), Some(1)),
