@@ -34,7 +34,7 @@ use tokio::sync::watch;
 
 use self::connections::{Connections, idle};
 use self::delivery::{DeliveredBody, StreamExecutor};
-use self::socket::GuardedSocket;
+use self::socket::{GuardedSocket, Protocol};
 use crate::client::{Addresses, Client, Connection};
 
 /// Where clients connect, and how.
@@ -123,7 +123,10 @@ pub(crate) async fn serve<L: Listener>(
         .max_header_list_size(MAX_HEAD_BYTES as u32)
         .keep_alive_interval(Duration::from_secs(30))
         .keep_alive_timeout(Duration::from_secs(20));
-    let builder = Arc::new(builder);
+    let builders = Arc::new(Builders {
+        http1: builder.clone().http1_only(),
+        http2: builder.http2_only(),
+    });
     let open = Connections::new(limits.max_connections);
     let addresses = Arc::new(Addresses::default());
     let (drain, draining) = watch::channel(Drain::No);
@@ -167,17 +170,17 @@ pub(crate) async fn serve<L: Listener>(
             last_answers: Arc::clone(&last_answers),
             draining: draining.clone(),
         };
-        let (builder, service) = (Arc::clone(&builder), service.clone());
+        let (builders, service) = (Arc::clone(&builders), service.clone());
         match &tls {
             None => connections.spawn(async move {
-                accepted.serve(stream, &builder, service).await;
+                accepted.serve(stream, &builders, service).await;
                 drop(listed);
             }),
             Some(tls) => {
                 let tls = tls.clone();
                 connections.spawn(async move {
                     if let Some(stream) = accepted.shake_hands(stream, &tls).await {
-                        accepted.serve(stream, &builder, service).await;
+                        accepted.serve(stream, &builders, service).await;
                     }
                     drop(listed);
                 })
@@ -206,6 +209,12 @@ pub(crate) async fn serve<L: Listener>(
         let _ = tokio::time::timeout(Duration::from_secs(1), goodbye).await;
     }
     connections.shutdown().await;
+}
+
+/// How each protocol is served.
+struct Builders {
+    http1: auto::Builder<StreamExecutor>,
+    http2: auto::Builder<StreamExecutor>,
 }
 
 /// A connection whose stream is still plain bytes.
@@ -238,12 +247,8 @@ impl<H: Ending> Accepted<H> {
     }
 
     /// Serves HTTP until the connection ends.
-    async fn serve<S>(
-        self,
-        stream: S,
-        builder: &auto::Builder<StreamExecutor>,
-        service: TowerToHyperService<Router>,
-    ) where
+    async fn serve<S>(self, stream: S, builders: &Builders, service: TowerToHyperService<Router>)
+    where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let Self {
@@ -253,7 +258,17 @@ impl<H: Ending> Accepted<H> {
             last_answers,
             draining,
         } = self;
-        let socket = GuardedSocket::new(stream, limits.header_timeout, limits.write_stall);
+        let mut socket = GuardedSocket::new(stream, limits.write_stall);
+        let protocol = tokio::select! {
+            biased;
+            protocol = socket.protocol(limits.header_timeout) => protocol,
+            _ = reason(&hang_up, &client, limits, draining.clone()) => return,
+        };
+        let builder = match protocol {
+            Ok(Protocol::Http1) => &builders.http1,
+            Ok(Protocol::Http2) => &builders.http2,
+            Err(error) => return log_end(Err(error)),
+        };
         let connection = builder
             .serve_connection(
                 TokioIo::new(socket),
@@ -323,7 +338,8 @@ async fn attend<C: GracefulConnection>(
     tokio::pin!(connection);
     // Wakes by itself: a select would ask each of the reasons again with every write of the connection.
     let mut reasons = FuturesUnordered::new();
-    reasons.push(reason(hang_up, client, limits, draining));
+    // In a box: the set would have room for two of them.
+    reasons.push(Box::pin(reason(hang_up, client, limits, draining)));
     tokio::select! {
         biased;
         result = &mut connection => return log_end(result),

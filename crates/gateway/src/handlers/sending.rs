@@ -205,10 +205,11 @@ fn choices(prepared: &Prepared) -> Vec<Choice> {
     let stops = StopMatcher::new(&prepared.generation.stop);
     let stops = if shows_stops { stops.shown() } else { stops };
     let skip_special = prepared.generation.skip_special_tokens.unwrap_or(true);
-    let mut choices = Vec::new();
+    let n = prepared.generation.n;
+    let mut choices = Vec::with_capacity(prepared.prompts.len() * n as usize);
     for prompt in &prepared.prompts {
         let end_ids = prompt.params.end_ids();
-        for _ in 0..prepared.generation.n {
+        for _ in 0..n {
             let log_probs = prepared.log_probs.zip(decodes).map(|(top, tokenizer)| {
                 let mut log_probs = LogProbs::new(Arc::clone(tokenizer), top as usize);
                 if as_ids {

@@ -1,8 +1,8 @@
 //! A socket with time limits: the peer must show in time which protocol it speaks, and a write
 //! that makes no progress for too long fails. Owns these two timers; of HTTP it knows the one greeting.
 //!
-//! Code that reads the greeting of HTTP/2 to detect the version waits for the rest of it as long as it
-//! may be one; all timers of HTTP itself run afterwards only.
+//! The protocol is found here, and not by hyper-util, which hands on what it has read by itself: hyper then reads a
+//! request's head in two parts, and its buffer grows to twice the size for the life of the connection.
 //!
 //! A client that stopped reading keeps its response body from being polled, so no timer in the body
 //! could see it; the socket can.
@@ -12,20 +12,27 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 /// What an HTTP/2 client says first.
-const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const GREETING: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// What a peer speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Http1,
+    Http2,
+}
 
 /// A stream with the two timers.
 #[derive(Debug)]
-pub(crate) struct GuardedSocket<S> {
+pub(super) struct GuardedSocket<S> {
     inner: S,
-    /// Until the protocol is known; `None` afterwards.
-    protocol: Option<Pin<Box<Sleep>>>,
-    /// Bytes of the greeting that have come.
-    greeted: usize,
+    /// What was read to find the protocol: from `taken` to `came` of it is to be read again.
+    greeting: [u8; GREETING.len()],
+    came: usize,
+    taken: usize,
     write_stall: Duration,
     /// Armed while a write waits.
     stalled: Option<Pin<Box<Sleep>>>,
@@ -34,12 +41,12 @@ pub(crate) struct GuardedSocket<S> {
 
 impl<S> GuardedSocket<S> {
     /// Guards `inner` from now on.
-    pub(crate) fn new(inner: S, protocol: Duration, write_stall: Duration) -> Self {
-        let protocol = Some(Box::pin(tokio::time::sleep(protocol)));
+    pub(super) fn new(inner: S, write_stall: Duration) -> Self {
         Self {
             inner,
-            protocol,
-            greeted: 0,
+            greeting: [0; GREETING.len()],
+            came: 0,
+            taken: 0,
             write_stall,
             stalled: None,
             write_waits: false,
@@ -71,6 +78,36 @@ impl<S> GuardedSocket<S> {
     }
 }
 
+impl<S: AsyncRead + Unpin> GuardedSocket<S> {
+    /// Reads until it is known what the peer speaks. What was read is read again by who speaks it.
+    ///
+    /// # Errors
+    /// The peer has not shown it within `limit`, has hung up, or its connection failed.
+    pub(super) async fn protocol(&mut self, limit: Duration) -> io::Result<Protocol> {
+        let read = async {
+            while self.came < GREETING.len() {
+                let free = self.greeting.get_mut(self.came..).unwrap_or_default();
+                let count = self.inner.read(free).await?;
+                self.came += count;
+                let is_greeting = GREETING.starts_with(self.unread());
+                if count == 0 && self.came == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                if count == 0 || !is_greeting {
+                    return Ok(Protocol::Http1);
+                }
+            }
+            Ok(Protocol::Http2)
+        };
+        let read = tokio::time::timeout(limit, read).await;
+        read.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    fn unread(&self) -> &[u8] {
+        self.greeting.get(self.taken..self.came).unwrap_or_default()
+    }
+}
+
 impl<S: AsyncRead + Unpin> AsyncRead for GuardedSocket<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
@@ -78,22 +115,18 @@ impl<S: AsyncRead + Unpin> AsyncRead for GuardedSocket<S> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let socket = &mut *self;
-        let before = buffer.filled().len();
-        let result = Pin::new(&mut socket.inner).poll_read(context, buffer);
-        let Some(timer) = &mut socket.protocol else {
-            return result;
-        };
-        if result.is_ready() {
-            let came = buffer.filled().get(before..).unwrap_or_default();
-            let rest = GREETING.get(socket.greeted..).unwrap_or_default();
-            socket.greeted += came.len();
-            if came.is_empty() || came.len() >= rest.len() || !rest.starts_with(came) {
-                socket.protocol = None;
-            }
-        } else if timer.as_mut().poll(context).is_ready() {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        let first = socket.unread();
+        if first.is_empty() {
+            return Pin::new(&mut socket.inner).poll_read(context, buffer);
         }
-        result
+        let count = first.len().min(buffer.remaining());
+        buffer.put_slice(first.get(..count).unwrap_or_default());
+        socket.taken += count;
+        if buffer.remaining() > 0 {
+            // In one read with what follows. What it fails with is found again by the next one.
+            let _ = Pin::new(&mut socket.inner).poll_read(context, buffer);
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -139,44 +172,60 @@ mod tests {
     const FIRST: Duration = Duration::from_millis(50);
     const STALL: Duration = Duration::from_millis(400);
 
-    #[tokio::test]
-    async fn a_peer_that_says_nothing_is_dropped() {
-        let (_peer, inner) = tokio::io::duplex(16);
-        let mut socket = GuardedSocket::new(inner, FIRST, STALL);
-        let error = socket.read_u8().await.unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_must_show_in_time_what_it_speaks() {
+        let half = GREETING.split_at(GREETING.len() / 2);
+        for (pieces, expected) in [
+            (&[&b"a"[..]][..], Some(Protocol::Http1)),
+            (&[b"PUT /"], Some(Protocol::Http1)),
+            (&[b"PRI", b"X"], Some(Protocol::Http1)),
+            (&[GREETING], Some(Protocol::Http2)),
+            (&[half.0, half.1], Some(Protocol::Http2)),
+            (&[half.0, half.1, b"more"], Some(Protocol::Http2)),
+            (&[], None),
+            (&[b"P"], None),
+            (&[b"P", b"R"], None),
+            (&[half.0], None),
+        ] {
+            let (mut peer, inner) = tokio::io::duplex(64);
+            let mut socket = GuardedSocket::new(inner, STALL);
+            let say = async {
+                for piece in pieces {
+                    peer.write_all(piece).await.unwrap();
+                    tokio::time::sleep(FIRST / 10).await;
+                }
+            };
+            let (found, ()) = tokio::join!(socket.protocol(FIRST), say);
+            let found = found.map_err(|error| error.kind());
+            assert_eq!(found, expected.ok_or(io::ErrorKind::TimedOut), "{pieces:?}");
+            if expected.is_some() {
+                // Who speaks it reads all of it, in one read.
+                peer.write_all(b"!").await.unwrap();
+                let mut read = [0; 64];
+                let count = socket.read(&mut read).await.unwrap();
+                assert_eq!(read[..count], [&pieces.concat()[..], b"!"].concat());
+            }
+        }
     }
 
     #[tokio::test]
-    async fn a_peer_may_be_silent_once_it_is_known_what_it_speaks() {
-        let half = GREETING.split_at(GREETING.len() / 2);
-        for (pieces, known) in [
-            (&[&b"a"[..]][..], true),
-            (&[b"PUT"], true),
-            (&[b"PRI", b"X"], true),
-            (&[GREETING], true),
-            (&[half.0, half.1], true),
-            (&[GREETING, b"a"], true),
-            (&[b"P"], false),
-            (&[b"P", b"R"], false),
-            (&[half.0], false),
-        ] {
+    async fn a_peer_that_hangs_up_is_read_to_its_end() {
+        for (said, expected) in [(&b""[..], None), (b"PRI", Some(Protocol::Http1))] {
             let (mut peer, inner) = tokio::io::duplex(64);
-            let mut socket = GuardedSocket::new(inner, FIRST, STALL);
-            for piece in pieces {
-                peer.write_all(piece).await.unwrap();
-                let mut read = vec![0; piece.len()];
-                socket.read_exact(&mut read).await.unwrap();
-            }
-            let waited = tokio::time::timeout(FIRST * 3, socket.read_u8()).await;
-            assert_eq!(waited.is_err(), known, "{pieces:?}: still waiting");
+            let mut socket = GuardedSocket::new(inner, STALL);
+            peer.write_all(said).await.unwrap();
+            drop(peer);
+            assert_eq!(socket.protocol(FIRST).await.ok(), expected);
+            let mut read = Vec::new();
+            socket.read_to_end(&mut read).await.unwrap();
+            assert_eq!(read, said);
         }
     }
 
     #[tokio::test]
     async fn a_peer_that_reads_nothing_is_dropped_and_a_slow_one_is_not() {
         let (mut peer, inner) = tokio::io::duplex(4);
-        let mut socket = GuardedSocket::new(inner, FIRST, STALL);
+        let mut socket = GuardedSocket::new(inner, STALL);
         let reader = tokio::spawn(async move {
             for _ in 0..8 {
                 tokio::time::sleep(STALL / 4).await;
