@@ -28,8 +28,8 @@ static ALLOCATOR: Counting = Counting;
 const CHAT_ALLOCATIONS: f64 = 160.0;
 /// Allocations of a token of a stream, where 16 streams move at once.
 const TOKEN_ALLOCATIONS: f64 = 2.2;
-/// Bytes on the heap for each open stream; 24 KiB are hyper's two buffers, of which most is never touched.
-const STREAM_BYTES: f64 = 40.0 * 1024.0;
+/// Bytes on the heap for each open stream; 16 KiB are hyper's two buffers, of which most is never touched.
+const STREAM_BYTES: f64 = 32.0 * 1024.0;
 
 /// A gateway whose threads alone are counted, and the worker that it asks.
 struct Counted {
