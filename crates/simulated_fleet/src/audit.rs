@@ -27,8 +27,8 @@ pub(crate) const PLACES: u32 = 32;
 pub(crate) const PLACES_OF_ONE: u32 = PLACES - PLACES / 8;
 /// After the last answer, so long is waited before anything must be free: what was lost is noticed by then.
 const QUIET: Duration = Duration::from_secs(25);
-/// Connections of a worker that are free by then.
-const FREE_CONNECTIONS: usize = CONNECTIONS - 6;
+/// Connections of a worker that a gateway has at most.
+const OWN_CONNECTIONS: usize = 6;
 /// By then the last small questions have ended.
 const SETTLED: Duration = Duration::from_secs(4);
 /// A request that is stopped so soon after it came has gone elsewhere, and not because it had to wait for its turn.
@@ -92,18 +92,20 @@ pub(crate) async fn watch_workers(shared: Rc<Shared>) -> turmoil::Result {
     for (then, worker, must_be_up) in shared.plan.looks() {
         sleep_until(began + then).await;
         let name = &shared.workers[worker].name;
-        let page = timeout(MOMENT, metrics(&shared)).await;
-        let page = page.unwrap_or_else(|_| Err("nothing came".to_owned()))?;
-        let up = page
-            .lines()
-            .find(|line| line.contains("worker_up") && line.contains(name.as_str()));
-        let is_up = up.is_some_and(|line| line.ends_with(" 1"));
-        if is_up != must_be_up {
-            let invariant = match must_be_up {
-                true => Invariant::WorkersReturn,
-                false => Invariant::LostIsNotReady,
-            };
-            shared.breaks(invariant, format!("at {then:?}: {up:?}"));
+        for gateway in 0..shared.plan.gateways {
+            let page = timeout(MOMENT, metrics(gateway, &shared)).await;
+            let page = page.unwrap_or_else(|_| Err("nothing came".to_owned()))?;
+            let up = page
+                .lines()
+                .find(|line| line.contains("worker_up") && line.contains(name.as_str()));
+            let is_up = up.is_some_and(|line| line.ends_with(" 1"));
+            if is_up != must_be_up {
+                let invariant = match must_be_up {
+                    true => Invariant::WorkersReturn,
+                    false => Invariant::LostIsNotReady,
+                };
+                shared.breaks(invariant, format!("at {then:?}: {up:?}"));
+            }
         }
     }
     Ok(())
@@ -127,7 +129,15 @@ pub(crate) async fn audit(shared: Rc<Shared>) -> turmoil::Result {
     for worker in &shared.workers {
         check_connections(&worker.name, &shared).await;
     }
-    match timeout(MOMENT, metrics(&shared)).await {
+    for gateway in 0..shared.plan.gateways {
+        check_gateway(gateway, &shared).await?;
+    }
+    Ok(())
+}
+
+/// Whether a gateway holds nothing, and has all its places.
+async fn check_gateway(gateway: usize, shared: &Rc<Shared>) -> turmoil::Result {
+    match timeout(MOMENT, metrics(gateway, shared)).await {
         Ok(Ok(page)) => {
             for line in page.lines().filter(|line| is_held(line)) {
                 shared.breaks(Invariant::HandlesAreClosed, line.to_owned());
@@ -141,7 +151,7 @@ pub(crate) async fn audit(shared: Rc<Shared>) -> turmoil::Result {
     let mut asked = Vec::new();
     for _ in 0..PLACES_OF_ONE {
         // One after another: a simulated port holds few that nobody has accepted yet.
-        match timeout(MOMENT, client::connect(false)).await {
+        match timeout(MOMENT, client::connect(gateway, false)).await {
             Ok(Ok(connection)) => asked.push(connection),
             other => {
                 let how = format!(
@@ -153,7 +163,7 @@ pub(crate) async fn audit(shared: Rc<Shared>) -> turmoil::Result {
         }
     }
     let ask = |connection| {
-        let asking = small_question(connection, &shared);
+        let asking = small_question(connection, shared);
         tokio::spawn(timeout(MOMENT, asking))
     };
     let asked: Vec<_> = asked.into_iter().map(ask).collect();
@@ -166,8 +176,8 @@ pub(crate) async fn audit(shared: Rc<Shared>) -> turmoil::Result {
     }
     // One alone, when these have ended.
     sleep(SETTLED).await;
-    let connected = client::connect(false).await?;
-    match timeout(MOMENT, small_question(connected, &shared)).await {
+    let connected = client::connect(gateway, false).await?;
+    match timeout(MOMENT, small_question(connected, shared)).await {
         Ok(Ok((200, _))) => {}
         other => shared.breaks(Invariant::WorkersAreFree, format!("{other:?}")),
     }
@@ -177,7 +187,8 @@ pub(crate) async fn audit(shared: Rc<Shared>) -> turmoil::Result {
 /// Opens connections to a worker, which must have places for them: the gateway has a few of them.
 async fn check_connections(worker: &str, shared: &Shared) {
     let mut open = Vec::new();
-    for _ in 0..FREE_CONNECTIONS {
+    let free = CONNECTIONS - OWN_CONNECTIONS * shared.plan.gateways;
+    for _ in 0..free {
         match timeout(MOMENT, TcpStream::connect((worker, PORT))).await {
             Ok(Ok(connection)) => open.push(connection),
             other => {
@@ -191,7 +202,7 @@ async fn check_connections(worker: &str, shared: &Shared) {
         // One too many is closed at once.
         let read = timeout(Duration::from_millis(10), connection.read(&mut [0])).await;
         if matches!(read, Ok(Ok(0) | Err(_))) {
-            let how = format!("`{worker}` takes fewer than {FREE_CONNECTIONS} more");
+            let how = format!("`{worker}` takes fewer than {free} more");
             shared.breaks(Invariant::ConnectionsAreFree, how);
             return;
         }
@@ -228,11 +239,12 @@ fn with_key(request: Builder, shared: &Shared) -> Builder {
     }
 }
 
-async fn metrics(shared: &Shared) -> Result<String, String> {
+async fn metrics(gateway: usize, shared: &Shared) -> Result<String, String> {
     let request = with_key(Request::get("/metrics").header("host", "gateway"), shared);
     let request = request.body(Upload::default());
     let request = request.map_err(|error| error.to_string())?;
-    let response = client::connect(false).await?.send(request).await?;
+    let connected = client::connect(gateway, false).await?;
+    let response = connected.send(request).await?;
     let body = response.into_body().collect().await;
     let body = body.map_err(|error| error.to_string())?.to_bytes();
     Ok(String::from_utf8_lossy(&body).into_owned())
@@ -257,10 +269,11 @@ fn small_question(
     }
 }
 
-/// How a client of this name asks.
-pub(crate) fn caller(name: &str, speaks_http2: bool, shared: &Shared) -> Caller {
+/// How a client asks, by its number.
+pub(crate) fn caller(client: usize, speaks_http2: bool, shared: &Shared) -> Caller {
     Caller {
-        host: name.to_owned(),
+        gateway: shared.plan.gateway_of(client),
+        host: format!("client-{client}"),
         speaks_http2,
         has_key: shared.plan.gateway.needs_key,
     }

@@ -25,8 +25,8 @@ use crate::oracle::{Answer, End, PATIENCE};
 use crate::plan::Ask;
 use crate::question::Surface;
 
-/// The gateway's host and port.
-pub(crate) const GATEWAY: (&str, u16) = ("gateway", 8000);
+/// A gateway's port for HTTP.
+pub(crate) const HTTP_PORT: u16 = 8000;
 /// Its port for gRPC.
 pub(crate) const GRPC_PORT: u16 = 8002;
 /// The key of all clients, where the gateway needs one.
@@ -34,9 +34,18 @@ pub(crate) const KEY: &str = "key";
 /// Time for a client's small questions at the end.
 pub(crate) const MOMENT: Duration = Duration::from_secs(20);
 
+/// The host of a gateway.
+pub(crate) fn gateway_host(gateway: usize) -> String {
+    match gateway {
+        0 => "gateway".to_owned(),
+        more => format!("gateway-{more}"),
+    }
+}
+
 /// How a client asks.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
+    pub(crate) gateway: usize,
     pub(crate) host: String,
     pub(crate) speaks_http2: bool,
     pub(crate) has_key: bool,
@@ -70,9 +79,9 @@ pub(crate) enum Connected {
     Http2(http2::SendRequest<Upload>),
 }
 
-/// Connects to the gateway.
-pub(crate) async fn connect(speaks_http2: bool) -> Result<Connected, String> {
-    let stream = TcpStream::connect(GATEWAY).await;
+/// Connects to a gateway.
+pub(crate) async fn connect(gateway: usize, speaks_http2: bool) -> Result<Connected, String> {
+    let stream = TcpStream::connect((gateway_host(gateway), HTTP_PORT)).await;
     let io = TokioIo::new(stream.map_err(|error| format!("cannot connect: {error}"))?);
     if speaks_http2 {
         let shaken = http2::handshake(TokioExecutor::new(), io).await;
@@ -119,7 +128,8 @@ async fn exchange(
     }
     let request = request.body(Upload::new(body, ask.pieces));
     let request = request.map_err(|error| error.to_string())?;
-    let response = connect(caller.speaks_http2).await?.send(request).await?;
+    let connected = connect(caller.gateway, caller.speaks_http2).await?;
+    let response = connected.send(request).await?;
     let status = response.status();
     let head = format!("{status} {:?}", response.headers());
     note(&caller.host, "head", head.as_bytes());

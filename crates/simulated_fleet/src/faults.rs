@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use turmoil::Sim;
 
-use crate::client::GATEWAY;
+use crate::client::gateway_host;
 use crate::history::note;
 use crate::plan::{Fault, FaultKind};
 use crate::shared::{Shared, TICK};
@@ -31,29 +31,37 @@ impl FaultKind {
     }
 }
 
-fn link(sim: &Sim<'_>, shared: &Shared, kind: FaultKind) -> (IpAddr, IpAddr) {
+/// Whom it concerns, and the gateways that it is connected to.
+fn links(sim: &Sim<'_>, shared: &Shared, kind: FaultKind) -> (IpAddr, Vec<IpAddr>) {
     let (is_worker, place) = kind.target();
-    let name = match is_worker {
-        true => shared.workers[place].name.clone(),
-        false => format!("client-{place}"),
+    let all = 0..shared.plan.gateways;
+    let (name, gateways) = match is_worker {
+        true => (shared.workers[place].name.clone(), all),
+        false => {
+            let own = shared.plan.gateway_of(place);
+            (format!("client-{place}"), own..own + 1)
+        }
     };
-    (sim.lookup(GATEWAY.0), sim.lookup(name))
+    let gateways = gateways.map(|gateway| sim.lookup(gateway_host(gateway)));
+    (sim.lookup(name), gateways.collect())
 }
 
 pub(crate) fn begin_fault(sim: &mut Sim<'_>, shared: &Shared, kind: FaultKind) {
-    let (gateway, other) = link(sim, shared, kind);
-    match kind {
-        FaultKind::Crash(_) => sim.crash(other),
-        FaultKind::PowerLoss(_) => {
+    let (other, gateways) = links(sim, shared, kind);
+    for gateway in gateways {
+        match kind {
             // What it still had on the way, and the end of its connections, reach nobody.
-            sim.partition(gateway, other);
-            sim.crash(other);
+            FaultKind::PowerLoss(_) | FaultKind::Partition(_) => sim.partition(gateway, other),
+            FaultKind::Hold(_) | FaultKind::HoldClient(_) => sim.hold(gateway, other),
+            FaultKind::Slow(_) => sim.set_link_max_message_latency(gateway, other, SLOW),
+            FaultKind::Crash(_) | FaultKind::Leave(_) | FaultKind::Cut(_) => {}
         }
+    }
+    match kind {
+        FaultKind::Crash(_) | FaultKind::PowerLoss(_) => sim.crash(other),
         FaultKind::Leave(place) => shared.workers[place].leave.notify_one(),
-        FaultKind::Partition(_) => sim.partition(gateway, other),
-        FaultKind::Hold(_) | FaultKind::HoldClient(_) => sim.hold(gateway, other),
         FaultKind::Cut(place) => shared.workers[place].cuts.cut(),
-        FaultKind::Slow(_) => sim.set_link_max_message_latency(gateway, other, SLOW),
+        _ => {}
     }
 }
 
@@ -69,19 +77,19 @@ pub(crate) fn repeat_fault(shared: &Shared, fault: Fault, now: Duration) {
 
 pub(crate) fn end_fault(sim: &mut Sim<'_>, shared: &Shared, fault: Fault) {
     note("fault", "ends", format!("{:?}", fault.kind).as_bytes());
-    let (gateway, other) = link(sim, shared, fault.kind);
-    match fault.kind {
-        FaultKind::PowerLoss(_) => {
-            sim.repair(gateway, other);
-            sim.bounce(other);
+    let (other, gateways) = links(sim, shared, fault.kind);
+    for gateway in gateways {
+        match fault.kind {
+            FaultKind::PowerLoss(_) | FaultKind::Partition(_) => sim.repair(gateway, other),
+            FaultKind::Hold(_) | FaultKind::HoldClient(_) => sim.release(gateway, other),
+            FaultKind::Slow(_) => {
+                sim.set_link_max_message_latency(gateway, other, shared.plan.max_latency);
+            }
+            FaultKind::Crash(_) | FaultKind::Leave(_) | FaultKind::Cut(_) => {}
         }
-        // One that has not ended by then is killed, as a supervisor does.
-        FaultKind::Crash(_) | FaultKind::Leave(_) => sim.bounce(other),
-        FaultKind::Partition(_) => sim.repair(gateway, other),
-        FaultKind::Hold(_) | FaultKind::HoldClient(_) => sim.release(gateway, other),
-        FaultKind::Cut(_) => {}
-        FaultKind::Slow(_) => {
-            sim.set_link_max_message_latency(gateway, other, shared.plan.max_latency);
-        }
+    }
+    // A worker that has not ended by then is killed, as a supervisor does.
+    if let FaultKind::PowerLoss(_) | FaultKind::Crash(_) | FaultKind::Leave(_) = fault.kind {
+        sim.bounce(other);
     }
 }

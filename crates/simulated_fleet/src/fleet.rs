@@ -15,7 +15,7 @@ use tokio::time::sleep;
 use turmoil::{Builder, Sim};
 
 use crate::audit::{PLACES, PLACES_OF_ONE, after, audit, caller, check_lost, watch_workers};
-use crate::client::{self, GATEWAY, GRPC_PORT, KEY};
+use crate::client::{self, GRPC_PORT, HTTP_PORT, KEY};
 use crate::determinism::{Determinism, EPOCH, elapsed};
 use crate::faults::{begin_fault, end_fault, repeat_fault};
 use crate::history::{self, note};
@@ -116,12 +116,16 @@ fn add_hosts(sim: &mut Sim<'_>, shared: &Rc<Shared>) {
     let workers = shared.workers.iter().map(|worker| worker.name.clone());
     let workers: Vec<String> = workers.collect();
     let plan = shared.plan.gateway;
-    sim.host(GATEWAY.0, move || gateway(workers.clone(), plan));
+    for place in 0..shared.plan.gateways {
+        let workers = workers.clone();
+        let host = move || gateway(workers.clone(), plan);
+        sim.host(client::gateway_host(place), host);
+    }
     for (place, client) in shared.plan.clients.iter().enumerate() {
         let name = format!("client-{place}");
         sim.client(
             name.as_str(),
-            ask_all(name.clone(), client.clone(), Rc::clone(shared)),
+            ask_all(place, client.clone(), Rc::clone(shared)),
         );
     }
     sim.client("watcher", watch_workers(Rc::clone(shared)));
@@ -129,7 +133,7 @@ fn add_hosts(sim: &mut Sim<'_>, shared: &Rc<Shared>) {
 }
 
 async fn gateway(workers: Vec<String>, plan: GatewayPlan) -> turmoil::Result {
-    let listener = SimulatedListener::bind(GATEWAY.1).await?;
+    let listener = SimulatedListener::bind(HTTP_PORT).await?;
     let grpc = SimulatedListener::bind(GRPC_PORT).await?;
     let grpc_address = SocketAddr::from((Ipv4Addr::UNSPECIFIED, GRPC_PORT));
     let mut arguments = vec!["gateway".to_owned(), "--host=0.0.0.0".to_owned()];
@@ -156,9 +160,10 @@ async fn gateway(workers: Vec<String>, plan: GatewayPlan) -> turmoil::Result {
     Ok(())
 }
 
-async fn ask_all(name: String, plan: ClientPlan, shared: Rc<Shared>) -> turmoil::Result {
+async fn ask_all(place: usize, plan: ClientPlan, shared: Rc<Shared>) -> turmoil::Result {
     sleep(plan.begins_at).await;
-    let caller = caller(&name, plan.speaks_http2, &shared);
+    let caller = caller(place, plan.speaks_http2, &shared);
+    let name = caller.host.clone();
     let mut looks = JoinSet::new();
     for ask in plan.asks {
         sleep(ask.after).await;

@@ -23,6 +23,10 @@ const LOSSES: usize = 3;
 /// A worker's end is known so long after it.
 const KNOWN: Duration = Duration::from_millis(500);
 
+/// Each seed of so many has two gateways, and deadlines of gRPC's requests. By their number, so that the other seeds keep
+/// the histories that they had before there were such.
+const WIDE: u64 = 7;
+
 /// A run.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -31,6 +35,8 @@ pub(crate) struct Plan {
     pub(crate) clients: Vec<ClientPlan>,
     pub(crate) faults: Vec<Fault>,
     pub(crate) gateway: GatewayPlan,
+    /// How many of it there are, each for some of the clients.
+    pub(crate) gateways: usize,
     /// Of every message.
     pub(crate) max_latency: Duration,
     /// Segments that a connection holds before its writer waits.
@@ -155,9 +161,14 @@ impl Plan {
                 .for_each(|client| client.begins_at += READY);
         }
         let holds_clients = faults.iter().any(|fault| fault.kind.worker().is_none());
+        let is_wide = seed % WIDE == WIDE - 1;
+        if is_wide {
+            draw::grpc_deadlines(&mut Dice::new(!seed), &mut clients);
+        }
         Self {
             kind,
             gateway: draw::gateway(dice, kind, holds_clients),
+            gateways: if is_wide { 2 } else { 1 },
             faults,
             workers,
             clients,
@@ -173,6 +184,11 @@ impl Plan {
             (Some(own), Some(operator)) => Some(own.min(operator)),
             (one, other) => one.or(other),
         }
+    }
+
+    /// The gateway of a client.
+    pub(crate) fn gateway_of(&self, client: usize) -> usize {
+        client % self.gateways
     }
 
     /// Whether no client's connection is held back.

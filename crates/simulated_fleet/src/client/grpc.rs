@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use tonic::Request;
 
 use super::read::Read;
-use super::{Caller, GATEWAY, GRPC_PORT, KEY};
+use super::{Caller, GRPC_PORT, KEY, gateway_host};
 use crate::determinism::elapsed;
 use crate::history::note;
 use crate::network::network;
@@ -23,7 +23,7 @@ pub(super) async fn exchange(caller: &Caller, ask: &Ask, read: &mut Read) -> Res
         network: Some(network()),
         ..TransportOptions::default()
     };
-    let address = format!("{}:{GRPC_PORT}", GATEWAY.0);
+    let address = format!("{}:{GRPC_PORT}", gateway_host(caller.gateway));
     let channel = connect(&address, &options).await;
     let channel = channel.map_err(|error| format!("cannot connect: {error}"))?;
     let mut client = inference_client(channel, &options);
@@ -33,6 +33,14 @@ pub(super) async fn exchange(caller: &Caller, ask: &Ask, read: &mut Read) -> Res
     };
     let name = names::ENABLE_EMPTY_FINAL_RESPONSE.to_owned();
     message.parameters.insert(name, last);
+    if let Some(deadline) = ask.deadline {
+        let timeout = inflight_kserve::inference::InferParameter {
+            parameter_choice: Some(ParameterChoice::Int64Param(deadline.as_micros() as i64)),
+        };
+        message
+            .parameters
+            .insert(names::TIMEOUT.to_owned(), timeout);
+    }
     let mut request = Request::new(tokio_stream::once(message));
     if caller.has_key {
         let key = format!("Bearer {KEY}").parse();

@@ -39,6 +39,17 @@ impl Dice {
     }
 }
 
+/// Gives half of the requests over gRPC a time limit.
+pub(super) fn grpc_deadlines(dice: &mut Dice, clients: &mut [ClientPlan]) {
+    let asks = clients.iter_mut().flat_map(|client| &mut client.asks);
+    for ask in asks.filter(|ask| ask.question.surface == Surface::Grpc) {
+        let limit = dice.ms(2_000, 12_000);
+        if dice.chance(50) {
+            ask.deadline = Some(limit);
+        }
+    }
+}
+
 /// What goes wrong in the run.
 pub(super) fn kind(dice: &mut Dice) -> Kind {
     match dice.between(1, 100) {
