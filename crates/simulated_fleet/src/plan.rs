@@ -23,8 +23,8 @@ const LOSSES: usize = 3;
 /// A worker's end is known so long after it.
 const KNOWN: Duration = Duration::from_millis(500);
 
-/// Each seed of so many has two gateways, and deadlines of gRPC's requests. By their number, so that the other seeds keep
-/// the histories that they had before there were such.
+/// Each seed of so many has two gateways, time limits of requests over gRPC, and a worker that is away for long. By their
+/// number, so that the other seeds keep the histories that they had before there were such.
 const WIDE: u64 = 7;
 
 /// A run.
@@ -153,7 +153,7 @@ impl Plan {
         let workers = draw::workers(dice, kind);
         let clients = dice.between(2, 7);
         let mut clients: Vec<ClientPlan> = (0..clients).map(|_| draw::client(dice, kind)).collect();
-        let faults = draw::faults(dice, kind, workers.len(), clients.len());
+        let mut faults = draw::faults(dice, kind, workers.len(), clients.len());
         if kind == Kind::Calm {
             // Before the workers are ready, there is a reason to refuse.
             clients
@@ -163,7 +163,11 @@ impl Plan {
         let holds_clients = faults.iter().any(|fault| fault.kind.worker().is_none());
         let is_wide = seed % WIDE == WIDE - 1;
         if is_wide {
-            draw::grpc_deadlines(&mut Dice::new(!seed), &mut clients);
+            let dice = &mut Dice::new(!seed);
+            draw::grpc_deadlines(dice, &mut clients);
+            if kind == Kind::Any {
+                draw::long_absence(dice, &mut faults);
+            }
         }
         Self {
             kind,

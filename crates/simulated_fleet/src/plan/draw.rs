@@ -50,6 +50,15 @@ pub(super) fn grpc_deadlines(dice: &mut Dice, clients: &mut [ClientPlan]) {
     }
 }
 
+/// Lets the first worker that is killed be away for long.
+pub(super) fn long_absence(dice: &mut Dice, faults: &mut [Fault]) {
+    let lasts = dice.ms(20_000, 40_000);
+    let is_crash = |fault: &&mut Fault| matches!(fault.kind, FaultKind::Crash(_));
+    if let Some(fault) = faults.iter_mut().find(is_crash) {
+        fault.until += lasts;
+    }
+}
+
 /// What goes wrong in the run.
 pub(super) fn kind(dice: &mut Dice) -> Kind {
     match dice.between(1, 100) {
