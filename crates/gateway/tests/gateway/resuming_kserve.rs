@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use inflight_kserve::inference::ModelConfig;
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_testkit::triton::{Asked, ScriptedTriton};
-use inflight_testkit::triton_models::{text_model, text_response};
+use inflight_testkit::triton_models::{set_parameter, text_model, text_response};
 use serde_json::{Value, json};
 use tonic::Status;
 
@@ -13,9 +14,13 @@ use crate::support::{Client, Gateway};
 const STREAM: &str = "/v2/models/ensemble/generate_stream";
 
 async fn front(extra: &[&str]) -> ([ScriptedTriton; 2], Gateway) {
+    front_of(text_model("ensemble"), extra).await
+}
+
+async fn front_of(model: ModelConfig, extra: &[&str]) -> ([ScriptedTriton; 2], Gateway) {
     let servers = [
-        ScriptedTriton::start([text_model("ensemble")]).await,
-        ScriptedTriton::start([text_model("ensemble")]).await,
+        ScriptedTriton::start([model.clone()]).await,
+        ScriptedTriton::start([model]).await,
     ];
     let addresses = servers.each_ref().map(|server| server.address);
     let gateway = Gateway::start(&addresses, extra).await;
@@ -206,4 +211,32 @@ async fn what_is_sent_again_has_the_rest_of_its_clients_time() {
         assert_eq!(heard(&events).0.concat(), "Hello");
         assert!((WHOLE / 2..WHOLE).contains(&left), "{left}");
     }
+}
+
+#[tokio::test]
+async fn texts_so_far_are_continued_by_longer_ones() {
+    let mut model = text_model("ensemble");
+    set_parameter(&mut model, "accumulate_tokens", "true");
+    let (mut servers, gateway) = front_of(model, &[]).await;
+    // Then its configuration has been read.
+    let gateway = gateway.ready().await;
+    let mut client = Client::connect(gateway.address).await;
+    let body = question();
+    let serve = async {
+        let (place, first) = either(&mut servers).await;
+        for text in ["Hel", "Hello"] {
+            first.respond(text_response(text)).await;
+        }
+        first.fail_call(Status::unavailable("gone")).await;
+        let again = servers[1 - place].next_request().await;
+        for text in ["He", "Hello", "Hello wor", "Hello world"] {
+            again.respond(text_response(text)).await;
+        }
+        again.finish_empty().await;
+    };
+    let asking = async { client.open(STREAM, &body).await.rest().await };
+    let (events, ()) = tokio::join!(asking, serve);
+    let (texts, error) = heard(&events);
+    assert_eq!(error, None);
+    assert_eq!(texts, ["Hel", "Hello", "Hello wor", "Hello world"]);
 }

@@ -121,6 +121,8 @@ impl Begun {
             true => Way::Resume,
             false => Way::Replay,
         };
+        // Of our text models none streams by this name.
+        let is_llmapi = inputs.get("text_input").is_some() && inputs.get("streaming").is_some();
         let asked = message.parameters.get(names::ENABLE_EMPTY_FINAL_RESPONSE);
         let asked = asked.and_then(|asked| asked.parameter_choice.as_ref());
         let begun = Self {
@@ -132,7 +134,7 @@ impl Begun {
             message: message.clone(),
             since,
             may_share,
-            said: Said::default(),
+            said: Said::new(open.generator.accumulates || is_llmapi),
             way,
         };
         let metrics = forward.metrics.resumes.clone();

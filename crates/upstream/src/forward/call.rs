@@ -45,6 +45,8 @@ pub(super) struct Generator {
     pub(super) resumes: bool,
     /// A hash of its weights; empty: unknown.
     pub(super) weights: String,
+    /// Whether each response has the text so far.
+    pub(super) accumulates: bool,
 }
 
 impl Generator {
@@ -55,6 +57,9 @@ impl Generator {
             .filter(|one| one.served.description.core_model_name == picked.model);
         Self {
             resumes: core.is_some_and(|core| core.resumes()),
+            accumulates: core
+                .and_then(|core| core.served.triton())
+                .is_some_and(|model| model.accumulates),
             weights: one.map_or_else(String::new, |one| one.served.description.weights.clone()),
         }
     }

@@ -1,7 +1,8 @@
 //! What the responses to one request have said, so that another server's can continue after them. Pure: owns which
 //! outputs that is, and how a response that repeats a part is cut; knows nothing of servers.
 //!
-//! Tokens and text are compared as they grow, because servers may cut them into responses in different ways.
+//! Tokens and text are compared as they grow, because servers may cut them into responses in different ways. Where each
+//! response has the text so far, only the last one is kept, and one that is no longer is left out.
 
 use bytes::Bytes;
 use inflight_kserve::inference::ModelInferResponse;
@@ -29,10 +30,17 @@ pub(super) enum Taken {
     Differs,
 }
 
+/// Most text of a request that is kept to be compared; one that has more ends with its server.
+const MOST_TEXT: usize = 4 << 20;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Said {
     sequences: Vec<Sequence>,
+    /// Whether each response has the text so far.
+    accumulates: bool,
+    /// Bytes of text that are kept.
+    bytes: usize,
     /// Whether a response had outputs that nobody here can compare.
     is_unknown: bool,
 }
@@ -42,6 +50,10 @@ pub(super) struct Said {
 struct Sequence {
     place: [i32; 2],
     transcript: Transcript,
+    /// The text so far, where responses have that.
+    whole: Bytes,
+    /// How much of it the server that has the request has sent.
+    reached: usize,
     total: Counts,
     /// How many of these the server that has the request has sent.
     said: Counts,
@@ -68,7 +80,7 @@ struct Piece {
 }
 
 /// What of a response was said before.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Repeated {
     old: Old,
     log_probs: usize,
@@ -77,6 +89,14 @@ pub(super) struct Repeated {
 }
 
 impl Said {
+    /// Nothing yet. `accumulates`: each response has the text so far.
+    pub(super) fn new(accumulates: bool) -> Self {
+        Self {
+            accumulates,
+            ..Self::default()
+        }
+    }
+
     /// Whether another server's responses can continue after these.
     pub(super) fn can_continue(&self) -> bool {
         !self.is_unknown
@@ -106,6 +126,7 @@ impl Said {
     pub(super) fn replay(&mut self) {
         for own in &mut self.sequences {
             own.transcript.replay();
+            own.reached = 0;
             own.said = Counts::default();
         }
     }
@@ -123,7 +144,18 @@ impl Said {
                 false => Taken::New,
             });
         };
-        let taken = self.sequence(piece.place).take(piece);
+        let accumulates = self.accumulates;
+        let bytes = piece.text.len();
+        let own = self.sequence(piece.place);
+        let taken = match accumulates {
+            true => own.take_whole(piece),
+            false => own.take(piece),
+        };
+        self.bytes = match accumulates {
+            true => self.sequences.iter().map(|own| own.whole.len()).sum(),
+            false => self.bytes.saturating_add(bytes),
+        };
+        self.is_unknown |= self.bytes > MOST_TEXT;
         Ok(match taken {
             Err(Differs) => Taken::Differs,
             Ok(_) if is_final && self.is_behind() => Taken::Differs,
@@ -135,7 +167,9 @@ impl Said {
 
     /// Whether the server has yet to repeat something.
     fn is_behind(&self) -> bool {
-        self.sequences.iter().any(|own| own.transcript.is_behind())
+        let is_behind =
+            |own: &Sequence| own.reached < own.whole.len() || own.transcript.is_behind();
+        self.sequences.iter().any(is_behind)
     }
 
     fn sequence(&mut self, place: [i32; 2]) -> &mut Sequence {
@@ -152,6 +186,29 @@ impl Said {
 }
 
 impl Sequence {
+    /// Takes a piece with the text so far: nothing is cut from it, and it is news if it is longer.
+    fn take_whole(&mut self, piece: Piece) -> Result<(Repeated, bool), Differs> {
+        let Piece { text, counts, .. } = piece;
+        let (long, short) = match text.len() < self.whole.len() {
+            true => (&self.whole, &text),
+            false => (&text, &self.whole),
+        };
+        if !long.starts_with(short) {
+            return Err(Differs);
+        }
+        self.reached = text.len();
+        self.said.responses += 1;
+        let is_further = self.said.responses > self.total.responses;
+        let has_news =
+            text.len() > self.whole.len() || (text.len() == self.whole.len() && is_further);
+        self.total.responses = self.total.responses.max(self.said.responses);
+        self.total.tokens = self.total.tokens.max(counts.tokens);
+        if text.len() > self.whole.len() {
+            self.whole = text;
+        }
+        Ok((Repeated::default(), has_news))
+    }
+
     /// What of a piece was said before, and whether there is more to it.
     fn take(&mut self, piece: Piece) -> Result<(Repeated, bool), Differs> {
         let Piece {

@@ -167,3 +167,72 @@ fn what_nobody_can_compare_cannot_continue() {
         assert_eq!(said.can_continue(), expected);
     }
 }
+
+#[test]
+fn where_responses_have_the_text_so_far_only_longer_ones_are_news() {
+    let mut said = Said::new(true);
+    for so_far in ["Hel", "Hello", "Hello"] {
+        let shown = take(&mut said, text(so_far, 0, false)).unwrap();
+        assert_eq!(written(&shown), so_far);
+    }
+    said.replay();
+    for repeated in ["H", "Hell", "Hello"] {
+        assert!(
+            take(&mut said, text(repeated, 0, false)).is_none(),
+            "{repeated}"
+        );
+    }
+    let shown = take(&mut said, text("Hello wor", 0, false)).unwrap();
+    assert_eq!(written(&shown), "Hello wor");
+    // One that ends says so, even if it brings nothing.
+    let shown = take(&mut said, text("Hello wor", 0, true)).unwrap();
+    assert_eq!(written(&shown), "Hello wor");
+
+    let begun = || {
+        let mut said = Said::new(true);
+        take(&mut said, text("Hello", 0, false));
+        said.replay();
+        said
+    };
+    assert!(differs(&mut begun(), &text("Help", 0, false)));
+    assert!(
+        differs(&mut begun(), &text("Hell", 0, true)),
+        "it ended earlier"
+    );
+}
+
+#[test]
+fn more_text_than_is_kept_ends_with_its_server() {
+    let part = "x".repeat(MOST_TEXT / 4);
+    for (accumulates, parts) in [(false, 5), (true, 5)] {
+        let mut said = Said::new(accumulates);
+        for count in 1..=parts {
+            assert!(said.can_continue(), "{count}");
+            let shown = match accumulates {
+                true => part.repeat(count),
+                false => part.clone(),
+            };
+            take(&mut said, text(&shown, 1, false)).unwrap();
+        }
+        assert!(!said.can_continue());
+    }
+    // Of texts so far, only the last one counts.
+    let mut said = Said::new(true);
+    for _ in 0..64 {
+        take(&mut said, text(&part, 1, false)).unwrap();
+    }
+    assert!(said.can_continue());
+}
+
+fn written(response: &EncodedResponse) -> String {
+    let message = response.clone().decode().unwrap();
+    let message = message.infer_response.unwrap();
+    let outputs = Tensors::outputs(&message).unwrap();
+    let element = outputs
+        .get(output::TEXT)
+        .unwrap()
+        .elements()
+        .unwrap()
+        .next();
+    String::from_utf8(element.unwrap().to_vec()).unwrap()
+}
