@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 
 import openai
 import pytest
@@ -18,7 +19,7 @@ from support.processes import InflightProcess, wait_until
 from support.servers import MODEL_NAME, Server, Start, start_gateway, start_worker, wait_ready
 
 #: A token every 20 ms, so that a worker can be lost in the middle of a stream.
-TIMING = ("--step-us=20000", "--prefill-us-per-token=0")
+TIMING = ("--step-us=20000", "--prefill-us-per-token=0", "--http-port=0")
 
 
 @dataclass
@@ -98,6 +99,26 @@ def test_a_lost_workers_streams_go_on_at_the_other(pair: Pair, start: Start) -> 
     for opened in streams:
         opened.close()
     wait_until("the kept worker is idle", lambda: active_requests(kept.address("metrics")) == 0)
+
+
+def test_a_stream_of_texts_so_far_goes_on_as_well(pair: Pair) -> None:
+    path = "/v2/models/tensorrt_llm/generate_stream"
+    body = {"text_input": "Hi", "sampling_param_max_tokens": 60, "streaming": True}
+    opened = stream(pair.server.http, path, body)
+    reader = opened.events()
+    events = [next(reader) for _ in range(3)]
+    busy, idle = sorted(pair.workers, key=lambda worker: -active_requests(worker.address("metrics")))
+    busy.kill()
+    events.extend(reader)
+    opened.close()
+    texts = [json.loads(event)["text_output"] for event in events]
+    assert all(after.startswith(before) for before, after in pairwise(texts))
+    # Nothing is shown twice, and all that one worker alone says.
+    assert len(texts) == len(set(texts))
+    opened = stream(idle.address("http"), path, body)
+    assert json.loads(list(opened.events())[-1])["text_output"] == texts[-1]
+    opened.close()
+    assert total(pair.server.http, "inflight_gateway_resumes_total") == 1
 
 
 def answers_while(pair: Pair, happens: Callable[[InflightProcess], None]) -> list[Response]:
