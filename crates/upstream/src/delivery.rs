@@ -48,7 +48,8 @@ pub struct CallContext {
     pub trace: Trace,
     /// When it must have been answered.
     pub deadline: Option<Instant>,
-    /// When the first output must have come, and how long that is from the request's arrival.
+    /// When the first output must have come, and how long that is from the request's arrival. Only where output comes in
+    /// parts.
     pub first_output: Option<(Instant, Duration)>,
     /// Its place among the admitted ones, held until the last of it is gone.
     pub place: Option<Place>,
@@ -166,7 +167,6 @@ enum Waited<E> {
 pub async fn deliver<R: Deliverable>(
     request: &mut R,
     context: &CallContext,
-    first_output: Option<(Instant, Duration)>,
     ended: impl Future<Output = GivenUp>,
     retries: &Family<RetryLabels, Counter>,
 ) -> Result<(), R::Error> {
@@ -181,7 +181,7 @@ pub async fn deliver<R: Deliverable>(
                 false => std::future::pending().await,
             }
         };
-        let waited = wait(request, first_output, silence, ended.as_mut());
+        let waited = wait(request, context.first_output, silence, ended.as_mut());
         let (reason, error) = match waited.await {
             Waited::Answered(Ok(())) => return Ok(()),
             Waited::Answered(Err(error)) => match request.retry_reason(&error) {

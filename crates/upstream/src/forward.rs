@@ -166,15 +166,7 @@ impl Forward {
             survives: false,
         };
         let until = ended(self.interrupted.subscribe(), context.deadline);
-        let first = context.first_output;
-        deliver(
-            &mut beginning,
-            &context,
-            first,
-            until,
-            &self.metrics.retries,
-        )
-        .await?;
+        deliver(&mut beginning, &context, until, &self.metrics.retries).await?;
         context.trace.output(Instant::now());
         let stream = beginning.stream;
         stream.ok_or_else(|| Status::internal("no answer came"))

@@ -1,9 +1,12 @@
-//! Unary calls to servers. Owns their time limit, and how much is kept of what a server says went wrong.
+//! Calls to servers. Owns the time limit of small ones, how a stream's end is awaited, and how much is kept of what a
+//! server says went wrong.
 
 use std::time::Duration;
 
 /// For one small call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a server may take to close a stream after its last response.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
 /// Characters kept of an error text; a traceback has a few thousand.
 const MAX_ERROR_CHARS: usize = 8_000;
 
@@ -34,6 +37,21 @@ pub async fn call<T>(
             call: name,
             limit: CALL_TIMEOUT,
         }),
+    }
+}
+
+/// Reads a stream to its end after its last response, so that both sides close it. A reset would cost both sides work and
+/// count as a cancellation.
+pub async fn read_to_end<T>(mut responses: tonic::Streaming<T>) {
+    let read = async { while let Ok(Some(_)) = responses.message().await {} };
+    let _ = tokio::time::timeout(END_TIMEOUT, read).await;
+}
+
+/// A status where the transport says UNKNOWN for a connection that is gone.
+pub fn lost_code(status: &tonic::Status) -> tonic::Code {
+    match status.code() {
+        tonic::Code::Unknown | tonic::Code::Cancelled => tonic::Code::Unavailable,
+        other => other,
     }
 }
 

@@ -38,16 +38,17 @@ pub(super) async fn send(
     let Arrival {
         context, admitted, ..
     } = arrival;
+    let first_output = match prepared.is_in_parts() {
+        true => state.first_output(context.started),
+        false => None,
+    };
     let call = CallContext {
         request_id: Arc::clone(&context.id),
         trace: context.trace.clone(),
+        first_output,
         // No deadline: its handles end then, also when the answer has begun.
         ..CallContext::default()
     };
-    let is_in_parts = prepared.is_in_parts();
-    let first = is_in_parts
-        .then(|| state.first_output(context.started))
-        .flatten();
     let mut sending = Sending {
         state,
         prepared,
@@ -58,14 +59,7 @@ pub(super) async fn send(
     };
     // At the gateway's end the connections fail what they have.
     let never = std::future::pending();
-    let delivered = deliver(
-        &mut sending,
-        &call,
-        first,
-        never,
-        &state.metrics.upstream.retries,
-    )
-    .await;
+    let delivered = deliver(&mut sending, &call, never, &state.metrics.upstream.retries).await;
     delivered?;
     sending.active.ok_or_else(ApiError::internal)
 }

@@ -126,7 +126,11 @@ async fn run(
     let interrupted = watch::Sender::new(false);
     let until = ended(interrupted.subscribe(), deadline);
     let retries = Family::default();
-    let done = deliver(request, &CallContext::default(), first, until, &retries).await;
+    let context = CallContext {
+        first_output: first,
+        ..CallContext::default()
+    };
+    let done = deliver(request, &context, until, &retries).await;
     let counted = |reason| retries.get_or_create(&RetryLabels::from(reason)).get();
     let reasons = [
         RetryReason::Unavailable,

@@ -5,7 +5,6 @@ use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -20,10 +19,8 @@ use super::streams::Responses;
 use super::{in_band, lost};
 use crate::delivery::{CallContext, retry_reason};
 use crate::holding::{Holding, Kept, Turn};
+use crate::rpc;
 use crate::survival::{Report, Survival, Way};
-
-/// How long a server may take to close a stream after its last response.
-const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a stream listens for besides responses.
 enum Event {
@@ -267,8 +264,7 @@ impl Stream for ForwardStream {
 }
 
 impl Drop for ForwardStream {
-    /// Reads a separate stream to its end, so that both sides close it. A reset would cost both sides work and count
-    /// as a cancellation.
+    /// Reads a separate stream to its end; see [`rpc::read_to_end`].
     fn drop(&mut self) {
         let rest = self.holding.work_mut().rest.take();
         let Some(Responses::Alone(mut rest)) = rest.filter(|_| self.is_final) else {
@@ -277,7 +273,6 @@ impl Drop for ForwardStream {
         if let Some(None | Some(Err(_))) = rest.next().now_or_never() {
             return;
         }
-        let drain = async move { while let Some(Ok(_)) = rest.next().await {} };
-        tokio::spawn(tokio::time::timeout(END_TIMEOUT, drain));
+        tokio::spawn(rpc::read_to_end(*rest));
     }
 }

@@ -20,6 +20,7 @@ use crate::metrics::RetryReason;
 use crate::placement::Placed;
 use crate::pool::{Link, Pool};
 use crate::process::Life;
+use crate::rpc;
 use crate::slot::WorkerSlot;
 use crate::stops::Source;
 use crate::table::Picked;
@@ -199,7 +200,7 @@ impl Forward {
             answer: None,
         };
         let until = ended(self.interrupted.subscribe(), context.deadline);
-        deliver(&mut call, context, None, until, &self.metrics.retries).await?;
+        deliver(&mut call, context, until, &self.metrics.retries).await?;
         let answer = call.answer;
         answer.ok_or_else(|| Status::internal("no answer came"))
     }
@@ -282,8 +283,7 @@ pub(super) fn given_up(why: GivenUp) -> Status {
 /// The status that the client gets for a failed call. The transport reports UNKNOWN when the connection is lost, and
 /// Triton's TensorRT-LLM models report INTERNAL for every error.
 pub(super) fn lost(status: Status) -> Status {
-    let code = match status.code() {
-        Code::Unknown | Code::Cancelled => Code::Unavailable,
+    let code = match rpc::lost_code(&status) {
         Code::Internal => classify(status.message()).0,
         other => other,
     };

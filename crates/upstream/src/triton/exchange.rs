@@ -3,7 +3,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use inflight_kserve::client::InferenceClient;
 use inflight_kserve::inference::{ModelInferRequest, ModelStreamInferResponse};
@@ -12,7 +11,7 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_stream::Once;
-use tonic::{Code, Request, Status, Streaming};
+use tonic::{Code, Request};
 
 use super::answer::{Expected, Reader, RepeatedPrompt};
 use super::request::{Sequence, triton_request};
@@ -29,9 +28,6 @@ use crate::registry::Registry;
 use crate::request_queue::NotSent;
 use crate::rpc;
 use crate::trace::write_context;
-
-/// How long a server may take to close a stream after its last response.
-const END_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The open requests of one model at a server.
 #[derive(Debug)]
@@ -153,7 +149,7 @@ impl Exchange<'_> {
         let opened = client.model_stream_infer(request).await;
         let mut stream = match opened {
             Ok(stream) => stream.into_inner(),
-            Err(status) => return self.fail(code(&status), &status.to_string()),
+            Err(status) => return self.fail(rpc::lost_code(&status), &status.to_string()),
         };
         loop {
             match stream.message().await {
@@ -169,11 +165,10 @@ impl Exchange<'_> {
                         "the stream ended before its last response",
                     );
                 }
-                Err(status) => return self.fail(code(&status), &status.to_string()),
+                Err(status) => return self.fail(rpc::lost_code(&status), &status.to_string()),
             }
         }
-        // A stream that is read to its end is closed by both sides; a reset would be work for both.
-        let _ = tokio::time::timeout(END_TIMEOUT, drain(&mut stream)).await;
+        rpc::read_to_end(stream).await;
     }
 
     /// Passes a response on; true when it was the last.
@@ -203,17 +198,5 @@ impl Exchange<'_> {
     fn fail(&self, code: Code, text: &str) {
         let text = rpc::abbreviated(text);
         self.registry.fail(self.handle, code, text, Instant::now());
-    }
-}
-
-async fn drain(stream: &mut Streaming<ModelStreamInferResponse>) {
-    while let Ok(Some(_)) = stream.message().await {}
-}
-
-/// A failed call's code. The transport says `unknown` when the connection is gone.
-fn code(status: &Status) -> Code {
-    match status.code() {
-        Code::Unknown | Code::Cancelled => Code::Unavailable,
-        other => other,
     }
 }
