@@ -54,14 +54,14 @@ impl CoreInput {
             squeezed: row.squeezed,
             any_float: row.any_float,
             declared: row.declared,
-            capability: row.capability,
-            path: row.path,
+            capability: row.role.capability,
+            path: row.role.path,
         })
     }
 }
 
 impl CoreOutput {
-    pub(crate) fn new(py: Python<'_>, row: inflight_worker::CoreOutput) -> PyResult<Self> {
+    pub(crate) fn new(py: Python<'_>, row: inflight_worker::OutputSpec) -> PyResult<Self> {
         Ok(Self {
             name: row.name,
             datatype: row.datatype.name(),

@@ -14,10 +14,10 @@ use tokio::sync::{Notify, Semaphore};
 
 use crate::engine::Health;
 use crate::executor::ModelInfo;
-use crate::model::{self, CORE_MODEL_VERSION};
+use crate::model::{self, CORE_MODEL_VERSION, OutputSpec};
 use crate::model_counters::ModelCounters;
 use crate::model_names::ModelNames;
-use crate::text_models::{TextInput, TextModelKind, TextModels, TextOutput, llmapi};
+use crate::text_models::{TextInput, TextModelKind, TextModels, llmapi};
 
 /// Texts of this many bytes or fewer are tokenized where they arrive; longer ones elsewhere, so that they delay
 /// no stream. About 100 µs of work.
@@ -208,7 +208,7 @@ impl Catalog {
                     |spec: &TextInput| tensor(spec.name, spec.datatype.name(), spec.dims);
                 core.inputs.extend(llmapi::inputs().iter().map(described));
                 let described =
-                    |spec: &TextOutput| tensor(spec.name, spec.datatype.name(), spec.dims);
+                    |spec: &OutputSpec| tensor(spec.name, spec.datatype.name(), spec.dims);
                 core.outputs.extend(llmapi::outputs().iter().map(described));
             }
             return core;
@@ -374,7 +374,7 @@ fn config_input(spec: &TextInput) -> ModelInput {
     }
 }
 
-fn config_output(spec: &TextOutput) -> ModelOutput {
+fn config_output(spec: &OutputSpec) -> ModelOutput {
     ModelOutput {
         name: spec.name.to_owned(),
         data_type: spec.datatype.to_config() as i32,

@@ -37,8 +37,8 @@ pub use hosted::FurtherModel;
 pub use loading::Loading;
 pub use metrics::{GaugeFamily, executor_gauges};
 pub use model::{
-    CORE_MODEL, CORE_MODEL_VERSION, CoreInput, CoreOutput, CoreParameter, core_inputs,
-    core_outputs, core_parameters,
+    CORE_MODEL, CORE_MODEL_VERSION, CoreInput, CoreParameter, OutputSpec, Passage, TensorSpec,
+    core_inputs, core_outputs, core_parameters,
 };
 pub use options::{BoundAddresses, LogLevel, WorkerError, WorkerExit, WorkerOptions};
 pub use serve::{serve, serve_models, serve_on_network};

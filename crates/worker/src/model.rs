@@ -9,6 +9,7 @@ mod inputs;
 mod mismatch;
 mod outputs;
 mod parameters;
+pub(crate) mod spec;
 mod table;
 
 pub(crate) use describe::{config, metadata};
@@ -16,7 +17,8 @@ pub(crate) use inputs::{FLAGS_NONE, Field, Flags, INPUTS, InputSpec, Neutral, Ra
 pub(crate) use mismatch::{TensorMismatch, check_datatype, checked_rows, fits};
 pub(crate) use outputs::{OUTPUTS, OutputSet, output};
 pub(crate) use parameters::{PARAMETERS, PRIORITY, REQUEST_TYPE};
-pub use table::{CoreInput, CoreOutput, CoreParameter, core_inputs, core_outputs, core_parameters};
+pub use spec::{OutputSpec, TensorSpec};
+pub use table::{CoreInput, CoreParameter, Passage, core_inputs, core_outputs, core_parameters};
 
 /// The KServe model that takes token ids, unless the operator names it otherwise.
 pub const CORE_MODEL: &str = "tensorrt_llm";

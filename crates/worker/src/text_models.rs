@@ -28,7 +28,7 @@ pub(crate) use error::TextRequestError;
 pub use generation::{Generation, TextAnswer};
 pub use source::TextOptions;
 use source::TextSource;
-pub(crate) use spec::{TextInput, TextOutput};
+pub(crate) use spec::TextInput;
 pub(crate) use speculation::Speculation;
 pub use table::{TextModelKind, TextModelTable, text_model_tables};
 

@@ -10,23 +10,15 @@ use std::sync::LazyLock;
 use inflight_kserve::names;
 use inflight_kserve::tensor::DataType;
 
+use super::spec::{LIST, MATRIX, ONE, TensorSpec};
 use crate::executor::{SamplingConfig, capability as can};
 
 /// One input tensor.
-pub(crate) struct InputSpec {
-    pub(crate) name: &'static str,
-    pub(crate) datatype: DataType,
-    /// Without the batch dimension; -1 is any length.
-    pub(crate) dims: &'static [i64],
-    pub(crate) optional: bool,
-    /// Rows of a batch may differ in length (Triton's `allow_ragged_batch`).
-    pub(crate) ragged: bool,
-    /// Triton reshapes it to nothing: its backends see the batch dimension alone.
-    pub(crate) squeezed: bool,
-    /// Any float type will do; Triton's config.pbtxt chooses one, and `datatype` is its default.
-    pub(crate) any_float: bool,
-    /// Whether Triton's config.pbtxt declares it.
-    pub(crate) declared: bool,
+pub(crate) type InputSpec = TensorSpec<CoreRole>;
+
+/// What becomes of an input, and for which executors.
+#[derive(Clone, Copy)]
+pub(crate) struct CoreRole {
     /// What the executor must be able to do, unless the value is [`Neutral`].
     pub(crate) capability: Option<&'static str>,
     pub(crate) neutral: Neutral,
@@ -134,24 +126,22 @@ const ABOVE_ZERO: Range = Range {
     high: f64::INFINITY,
 };
 
-const SCALAR: &[i64] = &[1];
-const LIST: &[i64] = &[-1];
-const MATRIX: &[i64] = &[-1, -1];
-
-const fn scalar(name: &'static str, datatype: DataType, field: Field) -> InputSpec {
-    InputSpec {
-        name,
-        datatype,
-        dims: SCALAR,
-        optional: true,
-        ragged: false,
-        squeezed: true,
-        any_float: false,
-        declared: true,
+const fn tensor(
+    name: &'static str,
+    datatype: DataType,
+    dims: &'static [i64],
+    field: Field,
+) -> InputSpec {
+    let role = CoreRole {
         capability: None,
         neutral: Neutral::Never,
         field,
-    }
+    };
+    TensorSpec::new(name, datatype, dims, role)
+}
+
+const fn scalar(name: &'static str, datatype: DataType, field: Field) -> InputSpec {
+    tensor(name, datatype, ONE, field).squeezed()
 }
 
 const fn list(
@@ -160,12 +150,7 @@ const fn list(
     dims: &'static [i64],
     field: Field,
 ) -> InputSpec {
-    InputSpec {
-        dims,
-        ragged: true,
-        squeezed: false,
-        ..scalar(name, datatype, field)
-    }
+    tensor(name, datatype, dims, field).ragged()
 }
 
 /// A switch that the worker applies.
@@ -190,53 +175,16 @@ macro_rules! sampling {
 }
 
 impl InputSpec {
-    const fn required(self) -> Self {
-        Self {
-            optional: false,
-            ..self
-        }
-    }
-
-    const fn needs(self, capability: &'static str, neutral: Neutral) -> Self {
-        Self {
-            capability: Some(capability),
-            neutral,
-            ..self
-        }
-    }
-
-    const fn not_ragged(self) -> Self {
-        Self {
-            ragged: false,
-            ..self
-        }
-    }
-
-    const fn not_squeezed(self) -> Self {
-        Self {
-            squeezed: false,
-            ..self
-        }
-    }
-
-    const fn any_float(self) -> Self {
-        Self {
-            any_float: true,
-            ..self
-        }
-    }
-
-    const fn undeclared(self) -> Self {
-        Self {
-            declared: false,
-            ..self
-        }
+    const fn needs(mut self, capability: &'static str, neutral: Neutral) -> Self {
+        self.role.capability = Some(capability);
+        self.role.neutral = neutral;
+        self
     }
 
     /// The field of [`Request`](crate::executor::Request) that it becomes. None: the worker applies it,
     /// or it travels in `Request::tensors` under its own name.
     pub(crate) fn path(&self) -> Option<&'static str> {
-        Some(match self.field {
+        Some(match self.role.field {
             Field::Prompt => "input_token_ids",
             Field::MaxTokens => "max_tokens",
             Field::BeamWidth => "sampling_config.beam_width",
@@ -390,31 +338,26 @@ pub(crate) static INPUTS: &[InputSpec] = &[
     list("prompt_table_extra_ids", Uint64, LIST, Passed).needs(can::PROMPT_TUNING, Empty),
     scalar("prompt_vocab_size", Int32, Passed).needs(can::PROMPT_TUNING, Zero),
     list("cross_attention_mask", Bool, MATRIX, Passed).needs(can::CROSS_ATTENTION, Empty),
-    list("mrope_rotary_cos_sin", Fp32, LIST, Passed)
-        .not_ragged()
-        .needs(can::MROPE, Empty),
-    scalar("mrope_position_deltas", Int64, Passed)
-        .not_squeezed()
-        .needs(can::MROPE, Never),
+    tensor("mrope_rotary_cos_sin", Fp32, LIST, Passed).needs(can::MROPE, Empty),
+    tensor("mrope_position_deltas", Int64, ONE, Passed).needs(can::MROPE, Never),
     scalar("lora_task_id", Uint64, Passed).needs(can::LORA, Never),
     list("lora_weights", Fp16, MATRIX, Passed).needs(can::LORA, Empty),
     list("lora_config", Int32, &[-1, 3], Passed).needs(can::LORA, Empty),
     list("context_phase_params", Uint8, LIST, Passed).needs(can::CONTEXT_PHASE, Empty),
-    list("skip_cross_attn_blocks", Bool, SCALAR, Passed).needs(can::CROSS_ATTENTION, Zero),
+    list("skip_cross_attn_blocks", Bool, ONE, Passed).needs(can::CROSS_ATTENTION, Zero),
     list("retention_token_range_starts", Int32, LIST, Passed).needs(can::KV_CACHE_RETENTION, Empty),
     list("retention_token_range_ends", Int32, LIST, Passed).needs(can::KV_CACHE_RETENTION, Empty),
     list("retention_token_range_priorities", Int32, LIST, Passed)
         .needs(can::KV_CACHE_RETENTION, Empty),
     list("retention_token_range_durations_ms", Int32, LIST, Passed)
         .needs(can::KV_CACHE_RETENTION, Empty),
-    list("retention_decode_priority", Int32, SCALAR, Passed).needs(can::KV_CACHE_RETENTION, Never),
-    list("retention_decode_duration_ms", Int32, SCALAR, Passed)
-        .needs(can::KV_CACHE_RETENTION, Never),
-    list("guided_decoding_guide_type", Bytes, SCALAR, Passed).needs(can::GUIDED_DECODING, Never),
-    list("guided_decoding_guide", Bytes, SCALAR, Passed).needs(can::GUIDED_DECODING, Never),
-    list("lookahead_window_size", Int32, SCALAR, Passed).needs(can::LOOKAHEAD, Never),
-    list("lookahead_ngram_size", Int32, SCALAR, Passed).needs(can::LOOKAHEAD, Never),
-    list("lookahead_verification_set_size", Int32, SCALAR, Passed).needs(can::LOOKAHEAD, Never),
+    list("retention_decode_priority", Int32, ONE, Passed).needs(can::KV_CACHE_RETENTION, Never),
+    list("retention_decode_duration_ms", Int32, ONE, Passed).needs(can::KV_CACHE_RETENTION, Never),
+    list("guided_decoding_guide_type", Bytes, ONE, Passed).needs(can::GUIDED_DECODING, Never),
+    list("guided_decoding_guide", Bytes, ONE, Passed).needs(can::GUIDED_DECODING, Never),
+    list("lookahead_window_size", Int32, ONE, Passed).needs(can::LOOKAHEAD, Never),
+    list("lookahead_ngram_size", Int32, ONE, Passed).needs(can::LOOKAHEAD, Never),
+    list("lookahead_verification_set_size", Int32, ONE, Passed).needs(can::LOOKAHEAD, Never),
     scalar(
         "no_repeat_ngram_size",
         Int32,
@@ -455,7 +398,7 @@ pub(crate) static INPUTS: &[InputSpec] = &[
     list(names::LOG_PROB_IDS, Int32, LIST, Passed)
         .needs(can::LOG_PROB_IDS, Empty)
         .undeclared(),
-    list(names::THINKING_BUDGET, Int32, SCALAR, Passed)
+    list(names::THINKING_BUDGET, Int32, ONE, Passed)
         .needs(can::THINKING_BUDGET, Never)
         .undeclared(),
     list(names::THINKING_START_IDS, Int32, LIST, Passed)
@@ -487,10 +430,10 @@ pub(crate) static INPUTS: &[InputSpec] = &[
     list(names::GENERATED_SUMS, Fp32, LIST, Field::GeneratedSums)
         .needs(can::RESUME, Empty)
         .undeclared(),
-    list(names::CACHE_SALT, Bytes, SCALAR, Passed)
+    list(names::CACHE_SALT, Bytes, ONE, Passed)
         .needs(can::CACHE_SALT, Never)
         .undeclared(),
-    list(names::POOLING, Bytes, SCALAR, Passed)
+    list(names::POOLING, Bytes, ONE, Passed)
         .needs(can::EMBEDDINGS, Never)
         .undeclared(),
     list(names::IMAGES, Bytes, LIST, Passed)

@@ -3,33 +3,15 @@
 use inflight_kserve::names;
 use inflight_kserve::tensor::DataType::{self, Fp32, Int32, Int64, Uint8};
 
-/// One output tensor.
-pub(crate) struct OutputSpec {
-    pub(crate) name: &'static str,
-    pub(crate) datatype: DataType,
-    /// Without the batch dimension; -1 is any length.
-    pub(crate) dims: &'static [i64],
-    /// Whether a request that names no outputs gets it where its value exists. Ours are sent only when
-    /// named, so that Triton's clients see what they know.
-    pub(crate) by_default: bool,
-}
+use super::spec::OutputSpec;
 
 const fn triton(name: &'static str, datatype: DataType, dims: &'static [i64]) -> OutputSpec {
-    OutputSpec {
-        name,
-        datatype,
-        dims,
-        by_default: true,
-    }
+    OutputSpec::new(name, datatype, dims)
 }
 
+/// Sent only when named, so that Triton's clients see what they know.
 const fn ours(name: &'static str, datatype: DataType, dims: &'static [i64]) -> OutputSpec {
-    OutputSpec {
-        name,
-        datatype,
-        dims,
-        by_default: false,
-    }
+    OutputSpec::new(name, datatype, dims).undeclared()
 }
 
 /// Triton's outputs in the order of its config.pbtxt, then ours.
@@ -75,11 +57,11 @@ pub(crate) fn output(name: &str) -> Option<usize> {
 pub(crate) struct OutputSet(u64);
 
 impl OutputSet {
-    /// What a request gets that names none.
+    /// What a request that names none gets where its value exists: Triton's.
     pub(crate) fn by_default() -> Self {
         let mut set = Self(0);
         for (place, spec) in OUTPUTS.iter().enumerate() {
-            if spec.by_default {
+            if spec.declared {
                 set.insert(place);
             }
         }
@@ -113,7 +95,7 @@ mod tests {
             let mut set = OutputSet::empty();
             set.insert(place);
             assert!(set.has(spec.name));
-            assert_eq!(OutputSet::by_default().has(spec.name), spec.by_default);
+            assert_eq!(OutputSet::by_default().has(spec.name), spec.declared);
         }
     }
 }

@@ -1,41 +1,20 @@
 //! The core model's table for other crates: what it declares, without what the worker does with it.
 
-use inflight_kserve::tensor::DataType;
-
+use super::spec::{OutputSpec, TensorSpec};
 use super::{INPUTS, OUTPUTS, PARAMETERS};
 
-/// One input tensor.
+/// An input tensor of the core model or of a text model.
+pub type CoreInput = TensorSpec<Passage>;
+
+/// What becomes of an input.
 #[derive(Clone, Copy, Debug)]
-pub struct CoreInput {
-    pub name: &'static str,
-    pub datatype: DataType,
-    /// Without the batch dimension; -1 is any length.
-    pub dims: &'static [i64],
-    pub optional: bool,
-    /// Rows of a batch may differ in length.
-    pub ragged: bool,
-    /// Triton reshapes it to nothing: its backends see the batch dimension alone.
-    pub squeezed: bool,
-    /// Any float type will do; `datatype` is the default.
-    pub any_float: bool,
-    /// Whether the config.pbtxt of Triton's model declares it.
-    pub declared: bool,
+pub struct Passage {
     /// What the executor must be capable of, unless the value asks for nothing.
     pub capability: Option<&'static str>,
-    /// The field of [`Request`](crate::executor::Request) that it becomes. None: the worker applies it,
-    /// or it travels in `Request::tensors` under its own name.
+    /// For the core model, the field of [`Request`](crate::executor::Request) that it becomes; none: the worker applies
+    /// it, or it travels in `Request::tensors` under its own name. For a text model, the core model's input that takes
+    /// it as it is.
     pub path: Option<&'static str>,
-}
-
-/// One output tensor.
-#[derive(Clone, Copy, Debug)]
-pub struct CoreOutput {
-    pub name: &'static str,
-    pub datatype: DataType,
-    /// Without the batch dimension; -1 is any length.
-    pub dims: &'static [i64],
-    /// Whether the config.pbtxt of Triton's model declares it.
-    pub declared: bool,
 }
 
 /// A request parameter, which travels in `Request::tensors` under its own name.
@@ -47,28 +26,17 @@ pub struct CoreParameter {
 
 /// The inputs, in the order of Triton's config.pbtxt, then what it does not declare.
 pub fn core_inputs() -> impl Iterator<Item = CoreInput> {
-    INPUTS.iter().map(|spec| CoreInput {
-        name: spec.name,
-        datatype: spec.datatype,
-        dims: spec.dims,
-        optional: spec.optional,
-        ragged: spec.ragged,
-        squeezed: spec.squeezed,
-        any_float: spec.any_float,
-        declared: spec.declared,
-        capability: spec.capability,
-        path: spec.path(),
+    INPUTS.iter().map(|spec| {
+        spec.with(Passage {
+            capability: spec.role.capability,
+            path: spec.path(),
+        })
     })
 }
 
 /// The outputs, in the order of Triton's config.pbtxt, then ours.
-pub fn core_outputs() -> impl Iterator<Item = CoreOutput> {
-    OUTPUTS.iter().map(|spec| CoreOutput {
-        name: spec.name,
-        datatype: spec.datatype,
-        dims: spec.dims,
-        declared: spec.by_default,
-    })
+pub fn core_outputs() -> impl Iterator<Item = OutputSpec> {
+    OUTPUTS.iter().copied()
 }
 
 /// The request parameters.

@@ -49,7 +49,7 @@ pub(super) fn row(
     let mut parts = Parts::default();
     let mut prompt = None;
     for input in &batch.inputs {
-        if matches!(input.spec.field, Field::Prompt) {
+        if matches!(input.spec.role.field, Field::Prompt) {
             prompt = Some(input);
         } else if !input.is_skipped(row, limits)? {
             read(input, row, &mut request, &mut parts, limits)?;
@@ -80,7 +80,7 @@ fn read(
     let name = input.spec.name;
     let vocab_size = limits.info.vocab_size;
     let config = &mut request.sampling_config;
-    match input.spec.field {
+    match input.spec.role.field {
         // The prompt is read once its length is known; handle and flags hold for the batch.
         Field::Prompt | Field::Handle | Field::Flag(..) => {}
         Field::PromptLength => parts.prompt_length = Some(input.scalar(row)?),

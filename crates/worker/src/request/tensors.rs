@@ -48,7 +48,7 @@ impl<'a> Batch<'a> {
     pub(super) fn flags(&self, limits: &Limits) -> Result<Flags, RequestError> {
         let mut flags = FLAGS_NONE;
         for input in &self.inputs {
-            if let Field::Flag(_, set) = input.spec.field
+            if let Field::Flag(_, set) = input.spec.role.field
                 && !input.is_skipped(0, limits)?
             {
                 set(&mut flags, input.scalar(0)?);
@@ -61,7 +61,7 @@ impl<'a> Batch<'a> {
         let input = self
             .inputs
             .iter()
-            .find(|input| matches!(input.spec.field, Field::Handle));
+            .find(|input| matches!(input.spec.role.field, Field::Handle));
         input.map(|input| input.scalar(0)).transpose()
     }
 }
@@ -99,7 +99,7 @@ impl<'a> Input<'a> {
     /// # Errors
     /// The refusal, where the value does need it.
     pub(super) fn is_skipped(&self, row: usize, limits: &Limits) -> Result<bool, RequestError> {
-        let Some(capability) = self.spec.capability.filter(|name| !limits.can(name)) else {
+        let Some(capability) = self.spec.role.capability.filter(|name| !limits.can(name)) else {
             return Ok(false);
         };
         if self.is_neutral(row) {
@@ -122,7 +122,7 @@ impl<'a> Input<'a> {
                 _ => None,
             }
         };
-        match self.spec.neutral {
+        match self.spec.role.neutral {
             Neutral::Never => false,
             Neutral::Zero => number() == Some(0.0),
             Neutral::One => number() == Some(1.0),

@@ -105,7 +105,7 @@ fn every_input_is_taken_passed_on_or_refused_by_name() {
                     .any(|tensor| tensor.name == spec.name);
                 assert_eq!(
                     passed,
-                    matches!(spec.field, model::Field::Passed),
+                    matches!(spec.role.field, model::Field::Passed),
                     "{}",
                     spec.name
                 );
@@ -123,7 +123,7 @@ fn every_input_is_taken_passed_on_or_refused_by_name() {
         }
         // With nothing possible, what needs a capability is neutral or named.
         if let Err(error) = parse(&message, &limits(&[]))
-            && spec.capability.is_some()
+            && spec.role.capability.is_some()
         {
             assert!(error.to_string().contains(spec.name), "{error}");
             assert_eq!(error.code(), tonic::Code::Unimplemented, "{error}");

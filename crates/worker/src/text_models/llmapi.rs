@@ -17,10 +17,10 @@ use inflight_kserve::tensor::{Element, RequestBuilder, Tensor, Tensors};
 use super::error::TextRequestError;
 use super::generation::Generation;
 use super::source::TextSource;
-use super::spec::{Role, TEXT_OUTPUT, TextInput, TextOutput};
+use super::spec::{Role, TEXT_OUTPUT, TextInput};
 use super::table::TextModelKind;
 use super::wanted::Wanted;
-use crate::model::{self, TensorMismatch};
+use crate::model::{self, OutputSpec, TensorMismatch};
 use form::Form;
 use tensors::{INPUTS, METRICS, OUTPUTS, SUM, TEXT_INPUT};
 
@@ -39,8 +39,8 @@ pub(crate) fn inputs() -> &'static [TextInput] {
 }
 
 /// The outputs that the core model does not have itself.
-pub(crate) fn outputs() -> &'static [TextOutput] {
-    static OWN: LazyLock<Vec<TextOutput>> = LazyLock::new(|| {
+pub(crate) fn outputs() -> &'static [OutputSpec] {
+    static OWN: LazyLock<Vec<OutputSpec>> = LazyLock::new(|| {
         let own = OUTPUTS
             .iter()
             .filter(|spec| model::output(spec.name).is_none());

@@ -11,10 +11,9 @@ use inflight_kserve::tensor::DataType::{
 };
 
 use super::llmapi::tensors as llmapi;
-use super::spec::{
-    IMAGES, LIST, MATRIX, ONE, Role, TEXT_OUTPUT, TextInput, TextOutput, input, output,
-};
-use crate::model::{self, CORE_MODEL, CoreInput, CoreOutput};
+use super::spec::{IMAGES, Role, TEXT_OUTPUT, TextInput};
+use crate::model::spec::{LIST, MATRIX, ONE};
+use crate::model::{self, CORE_MODEL, CoreInput, OutputSpec, Passage};
 
 /// A model that speaks text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -88,17 +87,11 @@ impl TextModelKind {
         self.inputs().iter().find(|input| input.name == name)
     }
 
-    pub(crate) fn outputs(self) -> &'static [TextOutput] {
-        static GENERATED: LazyLock<Vec<TextOutput>> = LazyLock::new(|| {
+    pub(crate) fn outputs(self) -> &'static [OutputSpec] {
+        static GENERATED: LazyLock<Vec<OutputSpec>> = LazyLock::new(|| {
             let core = model::core_outputs()
-                .filter(|output| output.declared && !NOT_OF_TEXT_MODELS.contains(&output.name))
-                .map(|output| TextOutput {
-                    name: output.name,
-                    datatype: output.datatype,
-                    dims: output.dims,
-                    declared: true,
-                });
-            std::iter::once(output(TEXT_OUTPUT, Bytes, LIST))
+                .filter(|output| output.declared && !NOT_OF_TEXT_MODELS.contains(&output.name));
+            std::iter::once(OutputSpec::new(TEXT_OUTPUT, Bytes, LIST))
                 .chain(core)
                 .collect()
         });
@@ -110,7 +103,7 @@ impl TextModelKind {
         }
     }
 
-    pub(crate) fn output(self, name: &str) -> Option<&'static TextOutput> {
+    pub(crate) fn output(self, name: &str) -> Option<&'static OutputSpec> {
         self.outputs().iter().find(|output| output.name == name)
     }
 }
@@ -125,12 +118,12 @@ const fn read(
     dims: &'static [i64],
     preprocessing: &'static str,
 ) -> TextInput {
-    input(name, datatype, dims, Role::Preprocessing(preprocessing))
+    TextInput::new(name, datatype, dims, Role::Preprocessing(preprocessing))
 }
 
 /// An input that the core model takes under this name.
 const fn core(name: &'static str, datatype: DataType, core: &'static str) -> TextInput {
-    input(name, datatype, ONE, Role::Core(core))
+    TextInput::new(name, datatype, ONE, Role::Core(core))
 }
 
 /// What ensemble and BLS share, in the order of Triton's config.pbtxt.
@@ -141,7 +134,7 @@ const GENERATION: &[TextInput] = &[
     core("num_return_sequences", Int32, "num_return_sequences"),
     read("bad_words", Bytes, LIST, "BAD_WORDS_DICT"),
     read("stop_words", Bytes, LIST, "STOP_WORDS_DICT"),
-    input("exclude_input_in_output", Bool, ONE, Role::ExcludeInput),
+    TextInput::new("exclude_input_in_output", Bool, ONE, Role::ExcludeInput),
     read("end_id", Int32, ONE, "END_ID"),
     read("pad_id", Int32, ONE, "PAD_ID"),
     core("top_k", Int32, "runtime_top_k"),
@@ -198,12 +191,12 @@ const ENSEMBLE_GUIDES: &[TextInput] = &[
 ];
 
 const BLS_ONLY: &[TextInput] = &[
-    input("image_input", Fp16, &[-1, 3, -1, -1], Role::Unsupported),
-    input("image_bytes_input", Uint8, IMAGES, Role::Unsupported),
-    input("video_bytes_input", Uint8, IMAGES, Role::Unsupported),
-    input("image_url_input", Bytes, ONE, Role::Unsupported),
-    input("num_draft_tokens", Int32, ONE, Role::Own),
-    input("use_draft_logits", Bool, ONE, Role::Own).squeezed(),
+    TextInput::new("image_input", Fp16, &[-1, 3, -1, -1], Role::Unsupported),
+    TextInput::new("image_bytes_input", Uint8, IMAGES, Role::Unsupported),
+    TextInput::new("video_bytes_input", Uint8, IMAGES, Role::Unsupported),
+    TextInput::new("image_url_input", Bytes, ONE, Role::Unsupported),
+    TextInput::new("num_draft_tokens", Int32, ONE, Role::Own),
+    TextInput::new("use_draft_logits", Bool, ONE, Role::Own).squeezed(),
     core(
         "guided_decoding_guide_type",
         Bytes,
@@ -214,23 +207,23 @@ const BLS_ONLY: &[TextInput] = &[
 
 /// Names of older releases, which their clients still send.
 const OLDER_NAMES: &[TextInput] = &[
-    core("random_seed", Uint64, "seed").older(),
-    core("min_length", Int32, "min_tokens").older(),
-    core("len_penalty", Fp32, "len_penalty").older(),
+    core("random_seed", Uint64, "seed").undeclared(),
+    core("min_length", Int32, "min_tokens").undeclared(),
+    core("len_penalty", Fp32, "len_penalty").undeclared(),
     core(
         "return_kv_cache_reuse_stats",
         Bool,
         "return_kv_cache_reuse_stats",
     )
-    .older(),
+    .undeclared(),
 ];
 
 const PREPROCESSING: &[TextInput] = &[
     read("QUERY", Bytes, ONE, "QUERY").required(),
     read("DECODER_QUERY", Bytes, ONE, "DECODER_QUERY"),
-    input("IMAGE_BYTES", Uint8, IMAGES, Role::Unsupported),
-    input("IMAGE_URL", Bytes, ONE, Role::Unsupported),
-    input("VIDEO_BYTES", Uint8, IMAGES, Role::Unsupported),
+    TextInput::new("IMAGE_BYTES", Uint8, IMAGES, Role::Unsupported),
+    TextInput::new("IMAGE_URL", Bytes, ONE, Role::Unsupported),
+    TextInput::new("VIDEO_BYTES", Uint8, IMAGES, Role::Unsupported),
     read("REQUEST_OUTPUT_LEN", Int32, ONE, "REQUEST_OUTPUT_LEN").required(),
     read("BAD_WORDS_DICT", Bytes, LIST, "BAD_WORDS_DICT"),
     read("STOP_WORDS_DICT", Bytes, LIST, "STOP_WORDS_DICT"),
@@ -251,75 +244,72 @@ const PREPROCESSING: &[TextInput] = &[
     ),
 ];
 
-const PREPROCESSED: &[TextOutput] = &[
-    output("INPUT_ID", Int32, LIST),
-    output("REQUEST_INPUT_LEN", Int32, ONE),
-    output("DECODER_INPUT_ID", Int32, LIST),
-    output("REQUEST_DECODER_INPUT_LEN", Int32, ONE),
-    output("BAD_WORDS_IDS", Int32, &[2, -1]),
-    output("STOP_WORDS_IDS", Int32, &[2, -1]),
-    output("EMBEDDING_BIAS", Fp32, LIST),
-    output("REQUEST_OUTPUT_LEN", Int32, LIST),
-    output("OUT_END_ID", Int32, ONE),
-    output("OUT_PAD_ID", Int32, ONE),
-    output("OUT_PROMPT_TABLE_EXTRA_IDS", Uint64, LIST),
+const PREPROCESSED: &[OutputSpec] = &[
+    OutputSpec::new("INPUT_ID", Int32, LIST),
+    OutputSpec::new("REQUEST_INPUT_LEN", Int32, ONE),
+    OutputSpec::new("DECODER_INPUT_ID", Int32, LIST),
+    OutputSpec::new("REQUEST_DECODER_INPUT_LEN", Int32, ONE),
+    OutputSpec::new("BAD_WORDS_IDS", Int32, &[2, -1]),
+    OutputSpec::new("STOP_WORDS_IDS", Int32, &[2, -1]),
+    OutputSpec::new("EMBEDDING_BIAS", Fp32, LIST),
+    OutputSpec::new("REQUEST_OUTPUT_LEN", Int32, LIST),
+    OutputSpec::new("OUT_END_ID", Int32, ONE),
+    OutputSpec::new("OUT_PAD_ID", Int32, ONE),
+    OutputSpec::new("OUT_PROMPT_TABLE_EXTRA_IDS", Uint64, LIST),
     // Of images: declared, as in Triton, and never made of text.
-    output("PIXEL_VALUES", Fp16, IMAGES),
-    output("ASPECT_RATIO_IDS", Int64, LIST),
-    output("ASPECT_RATIO_MASK", Int64, MATRIX),
-    output("CROSS_ATTENTION_MASK", Int64, &[-1, -1, -1]),
-    output("IMAGE_SIZES", Int64, &[2]),
-    output("IS_VIDEO_INPUT", Bool, ONE),
-    output("ATTENTION_MASK", Int64, LIST),
-    output("IMAGE_GRID_THW", Int64, &[3]),
-    output("VISION_INPUT_ID", Int32, LIST),
+    OutputSpec::new("PIXEL_VALUES", Fp16, IMAGES),
+    OutputSpec::new("ASPECT_RATIO_IDS", Int64, LIST),
+    OutputSpec::new("ASPECT_RATIO_MASK", Int64, MATRIX),
+    OutputSpec::new("CROSS_ATTENTION_MASK", Int64, &[-1, -1, -1]),
+    OutputSpec::new("IMAGE_SIZES", Int64, &[2]),
+    OutputSpec::new("IS_VIDEO_INPUT", Bool, ONE),
+    OutputSpec::new("ATTENTION_MASK", Int64, LIST),
+    OutputSpec::new("IMAGE_GRID_THW", Int64, &[3]),
+    OutputSpec::new("VISION_INPUT_ID", Int32, LIST),
 ];
 
 /// Releases up to 0.11 pass log probabilities and logits through postprocessing.
 const POSTPROCESSING: &[TextInput] = &[
-    input("TOKENS_BATCH", Int32, MATRIX, Role::Own).required(),
-    input("SEQUENCE_LENGTH", Int32, LIST, Role::Own).required(),
-    input(
+    TextInput::new("TOKENS_BATCH", Int32, MATRIX, Role::Own).required(),
+    TextInput::new("SEQUENCE_LENGTH", Int32, LIST, Role::Own).required(),
+    TextInput::new(
         "CUM_LOG_PROBS",
         Fp32,
         LIST,
         Role::Returned("OUT_CUM_LOG_PROBS"),
     )
-    .older(),
-    input(
+    .undeclared(),
+    TextInput::new(
         "OUTPUT_LOG_PROBS",
         Fp32,
         MATRIX,
         Role::Returned("OUT_OUTPUT_LOG_PROBS"),
     )
-    .older(),
-    input(
+    .undeclared(),
+    TextInput::new(
         "CONTEXT_LOGITS",
         Fp32,
         MATRIX,
         Role::Returned("OUT_CONTEXT_LOGITS"),
     )
     .any_float()
-    .older(),
-    input(
+    .undeclared(),
+    TextInput::new(
         "GENERATION_LOGITS",
         Fp32,
         &[-1, -1, -1],
         Role::Returned("OUT_GENERATION_LOGITS"),
     )
     .any_float()
-    .older(),
+    .undeclared(),
 ];
 
-const fn older_output(name: &'static str, dims: &'static [i64]) -> TextOutput {
-    TextOutput {
-        declared: false,
-        ..output(name, Fp32, dims)
-    }
+const fn older_output(name: &'static str, dims: &'static [i64]) -> OutputSpec {
+    OutputSpec::new(name, Fp32, dims).undeclared()
 }
 
-const POSTPROCESSED: &[TextOutput] = &[
-    output("OUTPUT", Bytes, LIST),
+const POSTPROCESSED: &[OutputSpec] = &[
+    OutputSpec::new("OUTPUT", Bytes, LIST),
     older_output("OUT_CUM_LOG_PROBS", LIST),
     older_output("OUT_OUTPUT_LOG_PROBS", MATRIX),
     older_output("OUT_CONTEXT_LOGITS", MATRIX),
@@ -333,7 +323,7 @@ pub struct TextModelTable {
     /// What the newest config.pbtxt of Triton's model declares; `path` is the core model's input that takes
     /// the tensor as it is.
     pub inputs: Vec<CoreInput>,
-    pub outputs: Vec<CoreOutput>,
+    pub outputs: Vec<OutputSpec>,
 }
 
 /// The tables of all text models.
@@ -343,32 +333,17 @@ pub fn text_model_tables() -> impl Iterator<Item = TextModelTable> {
         inputs: kind
             .inputs()
             .iter()
-            .map(|spec| CoreInput {
-                name: spec.name,
-                datatype: spec.datatype,
-                dims: spec.dims,
-                optional: spec.optional,
-                ragged: spec.ragged,
-                squeezed: spec.squeezed,
-                any_float: spec.any_float,
-                declared: spec.declared,
-                capability: None,
-                path: match spec.role {
-                    Role::Core(name) => Some(name),
-                    _ => None,
-                },
+            .map(|spec| {
+                spec.with(Passage {
+                    capability: None,
+                    path: match spec.role {
+                        Role::Core(name) => Some(name),
+                        _ => None,
+                    },
+                })
             })
             .collect(),
-        outputs: kind
-            .outputs()
-            .iter()
-            .map(|spec| CoreOutput {
-                name: spec.name,
-                datatype: spec.datatype,
-                dims: spec.dims,
-                declared: spec.declared,
-            })
-            .collect(),
+        outputs: kind.outputs().to_vec(),
     })
 }
 

@@ -5,36 +5,35 @@ use std::sync::LazyLock;
 use inflight_kserve::names;
 use inflight_kserve::tensor::DataType::{self, Bool, Bytes, Fp32, Int32, Int64, Uint64};
 
-use crate::text_models::spec::{
-    LIST, ONE, Role, TEXT_OUTPUT, TextInput, TextOutput, input, output,
-};
+use crate::model::spec::{LIST, ONE, OutputSpec};
+use crate::text_models::spec::{Role, TEXT_OUTPUT, TextInput};
 
 /// The input that distinguishes these requests from the core model's.
 pub(super) const TEXT_INPUT: &str = "text_input";
 
 const fn bls(name: &'static str, datatype: DataType, bls: &'static str) -> TextInput {
-    input(name, datatype, ONE, Role::Bls(bls))
+    TextInput::new(name, datatype, ONE, Role::Bls(bls))
 }
 
 /// In the order of upstream's config.pbtxt.
 pub(in crate::text_models) const INPUTS: &[TextInput] = &[
     bls(TEXT_INPUT, Bytes, TEXT_INPUT).dims(LIST).required(),
-    input("image_url", Bytes, LIST, Role::Unsupported),
+    TextInput::new("image_url", Bytes, LIST, Role::Unsupported),
     bls("streaming", Bool, "stream"),
-    input("sampling_param_best_of", Int32, ONE, Role::Own),
-    input("sampling_param_temperature", Fp32, ONE, Role::Own),
-    input("sampling_param_top_k", Int32, ONE, Role::Own),
-    input("sampling_param_top_p", Fp32, ONE, Role::Own),
+    TextInput::new("sampling_param_best_of", Int32, ONE, Role::Own),
+    TextInput::new("sampling_param_temperature", Fp32, ONE, Role::Own),
+    TextInput::new("sampling_param_top_k", Int32, ONE, Role::Own),
+    TextInput::new("sampling_param_top_p", Fp32, ONE, Role::Own),
     bls(
         "sampling_param_frequency_penalty",
         Fp32,
         "frequency_penalty",
     ),
     bls("sampling_param_presence_penalty", Fp32, "presence_penalty"),
-    input("sampling_param_max_tokens", Int32, ONE, Role::Own),
+    TextInput::new("sampling_param_max_tokens", Int32, ONE, Role::Own),
     bls("sampling_param_stop", Bytes, "stop_words").dims(LIST),
     bls("sampling_param_seed", Uint64, "seed"),
-    input(
+    TextInput::new(
         "sampling_param_exclude_input_from_output",
         Bool,
         ONE,
@@ -45,20 +44,20 @@ pub(in crate::text_models) const INPUTS: &[TextInput] = &[
         Bool,
         "return_perf_metrics",
     ),
-    input(
+    TextInput::new(
         "sampling_param_logits_post_processor_name",
         Bytes,
         ONE,
         Role::Unsupported,
     ),
-    input("return_finish_reason", Bool, ONE, Role::Own),
-    input("return_stop_reason", Bool, ONE, Role::Own),
+    TextInput::new("return_finish_reason", Bool, ONE, Role::Own),
+    TextInput::new("return_stop_reason", Bool, ONE, Role::Own),
     bls("return_cumulative_logprob", Bool, "return_log_probs"),
-    input(names::STOP, Bool, ONE, Role::Own),
-    input("lora_id", Uint64, ONE, Role::Unsupported),
-    input("lora_name", Bytes, ONE, Role::Unsupported),
-    input("lora_path", Bytes, ONE, Role::Unsupported),
-    input("lora_ckpt_source", Bytes, ONE, Role::Unsupported),
+    TextInput::new(names::STOP, Bool, ONE, Role::Own),
+    TextInput::new("lora_id", Uint64, ONE, Role::Unsupported),
+    TextInput::new("lora_name", Bytes, ONE, Role::Unsupported),
+    TextInput::new("lora_path", Bytes, ONE, Role::Unsupported),
+    TextInput::new("lora_ckpt_source", Bytes, ONE, Role::Unsupported),
 ];
 
 pub(super) const FINISH_REASON: &str = "finish_reason";
@@ -80,12 +79,12 @@ pub(super) const METRICS: [(&str, &str); 10] = [
 ];
 
 /// Upstream's, but for `kv_cache_missed_block` and `kv_cache_hit_rate`, which no executor reports of a request.
-pub(in crate::text_models) static OUTPUTS: LazyLock<Vec<TextOutput>> = LazyLock::new(|| {
+pub(in crate::text_models) static OUTPUTS: LazyLock<Vec<OutputSpec>> = LazyLock::new(|| {
     let own = [
-        output(TEXT_OUTPUT, Bytes, LIST),
-        output(FINISH_REASON, Bytes, LIST),
-        output(STOP_REASON, Bytes, LIST),
-        output(SUM.0, Fp32, LIST),
+        OutputSpec::new(TEXT_OUTPUT, Bytes, LIST),
+        OutputSpec::new(FINISH_REASON, Bytes, LIST),
+        OutputSpec::new(STOP_REASON, Bytes, LIST),
+        OutputSpec::new(SUM.0, Fp32, LIST),
     ];
     let metrics = METRICS.into_iter().map(|(name, _)| {
         let datatype = match name {
@@ -93,7 +92,7 @@ pub(in crate::text_models) static OUTPUTS: LazyLock<Vec<TextOutput>> = LazyLock:
             name if name.ends_with("_ns") => Int64,
             _ => Int32,
         };
-        output(name, datatype, ONE)
+        OutputSpec::new(name, datatype, ONE)
     });
     own.into_iter().chain(metrics).collect()
 });
