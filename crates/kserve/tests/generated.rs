@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use inflight_testkit::page;
 use prost::Message as _;
 
 /// What is made, of which files below which folder, and the package that they are in.
@@ -47,20 +48,7 @@ fn the_messages_are_those_of_the_protocol_files() {
             .compile_fds(set)
             .unwrap();
         let code = fs::read(made.join(format!("{package}.rs"))).unwrap();
-        compare(&format!("{name}.rs"), &code);
-        compare(&format!("{name}.bin"), &descriptors);
+        page::check(&format!("crates/kserve/generated/{name}.rs"), &code);
+        page::check(&format!("crates/kserve/generated/{name}.bin"), &descriptors);
     }
-}
-
-fn compare(name: &str, made: &[u8]) {
-    let path = own("generated").join(name);
-    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
-        fs::write(&path, made).expect("`generated/` can be written");
-    }
-    let known = fs::read(&path).unwrap_or_default();
-    assert!(
-        known == made,
-        "`generated/{name}` is not what `proto/` says: run `UPDATE_SNAPSHOTS=1 cargo test -p inflight-kserve --test \
-         generated` and review the difference"
-    );
 }

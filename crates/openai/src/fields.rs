@@ -501,19 +501,7 @@ mod tests {
     /// `docs/reference/fields.md` is this table; `UPDATE_SNAPSHOTS=1` rewrites it.
     #[test]
     fn the_reference_page_shows_the_table() {
-        let path = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../docs/reference/fields.md"
-        );
-        let page = reference_page();
-        if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
-            std::fs::write(path, &page).unwrap();
-        }
-        let found = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(
-            found == page,
-            "run `UPDATE_SNAPSHOTS=1 cargo test -p inflight-openai reference_page` and review the difference"
-        );
+        inflight_testkit::page::check("docs/reference/fields.md", reference_page());
     }
 
     fn reference_page() -> String {

@@ -1,5 +1,5 @@
 //! For tests only: servers that do what the test says, a proxy that holds bytes back, a reader of event
-//! streams, and an allocator that counts.
+//! streams, an allocator that counts, and checks of sources and of pages that are made from code.
 //!
 //! Panics are wanted here: each is a failed test.
 
@@ -23,6 +23,7 @@ macro_rules! unimplemented_rpcs {
 pub mod allocations;
 pub mod layers;
 pub mod model;
+pub mod page;
 pub mod proxy;
 pub mod sse;
 pub mod triton;

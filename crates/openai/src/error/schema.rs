@@ -58,19 +58,7 @@ mod tests {
     /// `docs/reference/errors.md` is made of this; `UPDATE_SNAPSHOTS=1` rewrites it.
     #[test]
     fn the_reference_page_shows_the_errors() {
-        let path = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../../docs/reference/errors.md"
-        );
-        let page = reference_page();
-        if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
-            std::fs::write(path, &page).unwrap();
-        }
-        let found = std::fs::read_to_string(path).unwrap_or_default();
-        assert!(
-            found == page,
-            "run `UPDATE_SNAPSHOTS=1 cargo test -p inflight-openai reference_page` and review the difference"
-        );
+        inflight_testkit::page::check("docs/reference/errors.md", reference_page());
     }
 
     fn reference_page() -> String {
