@@ -1,6 +1,28 @@
 //! Names on the wire that are ours, or that several crates must spell alike. `inflight_` marks the tensors
 //! that Triton's TensorRT-LLM model lacks; its own tensor names are where they are read and written.
 
+/// A server's name in its metadata, which Triton's clients show: a worker's and a gateway's.
+pub const SERVER_NAME: &str = "inflight";
+/// What of Triton's extensions a gateway passes on.
+pub const GATEWAY_EXTENSIONS: [&str; 5] = [
+    "model_repository",
+    "model_configuration",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+];
+/// The extensions of Triton that a worker supports, and ours.
+pub const WORKER_EXTENSIONS: [&str; 8] = [
+    "model_repository",
+    "model_configuration",
+    "statistics",
+    "system_shared_memory",
+    "logging",
+    "trace",
+    "binary_tensor_data",
+    STEP_BATCHING_EXTENSION,
+];
+
 /// Extension in the server metadata of a worker that supports step batching (see [`crate::step`]).
 pub const STEP_BATCHING_EXTENSION: &str = "inflight_step_batching_v1";
 

@@ -43,19 +43,6 @@ pub(crate) use stream::ResponseStream;
 
 /// How long an answer waits for its header about the load; then it reports the last iteration that is known.
 const LOOK_TIMEOUT: Duration = Duration::from_millis(100);
-/// The server's name in its metadata, which Triton's clients show.
-const SERVER_NAME: &str = "inflight";
-/// The extensions of Triton that this server supports, and ours.
-const EXTENSIONS: [&str; 8] = [
-    "model_repository",
-    "model_configuration",
-    "statistics",
-    "system_shared_memory",
-    "logging",
-    "trace",
-    "binary_tensor_data",
-    names::STEP_BATCHING_EXTENSION,
-];
 
 /// The service over the models of the process.
 #[derive(Clone)]
@@ -196,9 +183,9 @@ impl GrpcInferenceService for Service {
         _request: Request<wire::ServerMetadataRequest>,
     ) -> Result<Response<wire::ServerMetadataResponse>, Status> {
         Ok(Response::new(wire::ServerMetadataResponse {
-            name: SERVER_NAME.to_owned(),
+            name: names::SERVER_NAME.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            extensions: EXTENSIONS.map(str::to_owned).to_vec(),
+            extensions: names::WORKER_EXTENSIONS.map(str::to_owned).to_vec(),
         }))
     }
 

@@ -7,22 +7,12 @@ use futures_util::Stream;
 use inflight_kserve::client::InferenceClient;
 use inflight_kserve::inference as wire;
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
+use inflight_kserve::names;
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{Forward, METADATA_AGE, METADATA_KEPT, merge};
 use crate::delivery::CallContext;
-
-/// The gateway's name in its metadata, which Triton's clients show.
-const SERVER_NAME: &str = "inflight";
-/// What of Triton's extensions the gateway passes on.
-const EXTENSIONS: [&str; 5] = [
-    "model_repository",
-    "model_configuration",
-    "binary_tensor_data",
-    "parameters",
-    "statistics",
-];
 
 /// The responses of all requests of one stream.
 pub(super) type Responses =
@@ -99,9 +89,9 @@ impl GrpcInferenceService for ForwardCall {
         _: Request<wire::ServerMetadataRequest>,
     ) -> Result<Response<wire::ServerMetadataResponse>, Status> {
         Ok(Response::new(wire::ServerMetadataResponse {
-            name: SERVER_NAME.to_owned(),
+            name: names::SERVER_NAME.to_owned(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            extensions: EXTENSIONS.map(str::to_owned).to_vec(),
+            extensions: names::GATEWAY_EXTENSIONS.map(str::to_owned).to_vec(),
         }))
     }
 
