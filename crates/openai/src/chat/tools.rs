@@ -1,13 +1,16 @@
-//! The tools of a chat request and how they may be called. Owns their shapes and bounds; knows neither how a
-//! model writes a call nor whether a schema can be followed.
+//! The tools of a chat request. Owns their shapes and bounds; knows neither how a model writes a call nor whether a
+//! schema can be followed. Which of them may or must be called is in `choice`.
 
+mod choice;
 mod custom;
 
 use serde_json::value::RawValue;
 use serde_json::{Map, Value, json};
 
+pub use self::choice::ToolChoice;
 pub use self::custom::{CUSTOM_INPUT, GrammarSyntax, InputFormat, InputGrammar};
 
+use self::choice::Asked;
 use crate::bounds::{MAX_SCHEMA_BYTES, MAX_TOOLS, MAX_TOOLS_BYTES};
 use crate::error::{ApiError, code};
 use crate::ignored::IgnoredFields;
@@ -41,17 +44,6 @@ pub struct FunctionTool {
     pub custom: Option<InputFormat>,
 }
 
-/// Whether the model must call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ToolChoice {
-    /// It may.
-    Auto,
-    /// It must call one at least.
-    Required,
-    /// It must call this one.
-    Function(String),
-}
-
 /// Where the fields of a tool are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
@@ -83,51 +75,25 @@ impl Tools {
         ignored: &mut IgnoredFields,
     ) -> Result<Option<Box<Self>>, ApiError> {
         let functions = take_functions(fields, form, ignored)?;
-        let choice = take_choice(fields, form)?;
+        let asked = Asked::take(fields, form)?;
         let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
         if functions.is_empty() {
-            return match choice {
-                Asked::Auto | Asked::None => Ok(None),
-                Asked::Required | Asked::One(_) | Asked::Allowed { .. } => {
-                    Err(ApiError::invalid_request(
-                        "tool_choice",
-                        "`tool_choice` is only allowed when `tools` are specified. Send `tools` or leave it out.",
-                    ))
-                }
+            return match asked.needs_tools() {
+                false => Ok(None),
+                true => Err(ApiError::invalid_request(
+                    "tool_choice",
+                    "`tool_choice` is only allowed when `tools` are specified. Send `tools` or leave it out.",
+                )),
             };
         }
-        Self::chosen(functions, choice, parallel)
-    }
-
-    fn chosen(
-        mut functions: Vec<FunctionTool>,
-        choice: Asked,
-        parallel: bool,
-    ) -> Result<Option<Box<Self>>, ApiError> {
-        let choice = match choice {
-            Asked::None => return Ok(None),
-            Asked::Auto => ToolChoice::Auto,
-            Asked::Required => ToolChoice::Required,
-            Asked::One(named) => {
-                find(&functions, &named, "tool_choice")?;
-                ToolChoice::Function(named.name)
-            }
-            Asked::Allowed { required, tools } => {
-                for named in &tools {
-                    find(&functions, named, "tool_choice.allowed_tools.tools")?;
-                }
-                functions.retain(|function| tools.iter().any(|named| named.is(function)));
-                match required {
-                    true => ToolChoice::Required,
-                    false => ToolChoice::Auto,
-                }
-            }
-        };
-        Ok(Some(Box::new(Self {
-            functions,
-            choice,
-            parallel,
-        })))
+        let chosen = asked.choose(functions)?;
+        Ok(chosen.map(|(functions, choice)| {
+            Box::new(Self {
+                functions,
+                choice,
+                parallel,
+            })
+        }))
     }
 
     /// The function of this name.
@@ -202,56 +168,6 @@ impl FunctionTool {
         function.insert("parameters".to_owned(), self.schema());
         json!({"type": "function", "function": function})
     }
-}
-
-/// `tool_choice` as it was sent.
-enum Asked {
-    None,
-    Auto,
-    Required,
-    One(Named),
-    Allowed { required: bool, tools: Vec<Named> },
-}
-
-/// A tool that `tool_choice` names.
-struct Named {
-    is_custom: bool,
-    name: String,
-}
-
-impl Named {
-    fn is(&self, function: &FunctionTool) -> bool {
-        function.name == self.name && function.custom.is_some() == self.is_custom
-    }
-
-    /// Reads the fields of an object whose type, `kind`, was taken; `None`: of another kind.
-    fn read(fields: Fields<'_>, kind: &str, form: Form) -> Result<Option<Self>, ApiError> {
-        let is_custom = match kind {
-            "function" => false,
-            "custom" => true,
-            _ => return Ok(None),
-        };
-        let mut fields = form.inner(fields, kind)?;
-        let name = fields.required_string("name")?;
-        Ok(Some(Self { is_custom, name }))
-    }
-}
-
-fn find(functions: &[FunctionTool], named: &Named, param: &str) -> Result<(), ApiError> {
-    if functions.iter().any(|function| named.is(function)) {
-        return Ok(());
-    }
-    let kind = match named.is_custom {
-        true => "custom tool",
-        false => "function",
-    };
-    Err(ApiError::invalid_request(
-        param,
-        format!(
-            "Invalid value for `{param}`: `tools` has no {kind} `{}`. Name one of them.",
-            reader::shortened(&named.name)
-        ),
-    ))
 }
 
 fn take_functions(
@@ -413,80 +329,6 @@ fn read_schema(param: &str, raw: &RawValue) -> Result<Value, ApiError> {
             raw,
         )),
     }
-}
-
-/// `none`, `auto`, `required`, or an object that names a function or those that are allowed.
-fn take_choice(fields: &mut Fields<'_>, form: Form) -> Result<Asked, ApiError> {
-    let Some(raw) = fields.take("tool_choice") else {
-        return Ok(Asked::Auto);
-    };
-    let expected = "`none`, `auto`, `required` or an object that names a function";
-    if !raw.get().starts_with('{') {
-        let word: Result<String, _> = serde_json::from_str(raw.get());
-        return match word.as_deref() {
-            Ok("none") => Ok(Asked::None),
-            Ok("auto") => Ok(Asked::Auto),
-            Ok("required") => Ok(Asked::Required),
-            Ok(word) => Err(ApiError::invalid_request(
-                "tool_choice",
-                format!(
-                    "Invalid value for `tool_choice`: `{}`. Send {expected}.",
-                    reader::shortened(word)
-                ),
-            )),
-            Err(_) => Err(reader::wrong_type("tool_choice", expected, raw)),
-        };
-    }
-    let mut choice = Fields::of_value("tool_choice", raw)?;
-    let kind = choice.required_string("type")?;
-    if kind == "allowed_tools" {
-        return read_allowed(form.inner(choice, "allowed_tools")?, form);
-    }
-    let named = Named::read(choice, &kind, form)?;
-    named.map(Asked::One).ok_or_else(|| {
-        ApiError::unsupported(
-            "tool_choice.type",
-            format!(
-                "`tool_choice` is of type `{}`. Send the type `function`, `custom` or `allowed_tools`.",
-                reader::shortened(&kind)
-            ),
-        )
-        .with_code(code::UNSUPPORTED_VALUE)
-    })
-}
-
-fn read_allowed(mut allowed: Fields<'_>, form: Form) -> Result<Asked, ApiError> {
-    let mode = allowed.required_string("mode")?;
-    let required = match mode.as_str() {
-        "auto" => false,
-        "required" => true,
-        other => {
-            let param = allowed.param("mode");
-            let message = format!(
-                "Invalid value for `{param}`: `{}`. Send `auto` or `required`.",
-                reader::shortened(other)
-            );
-            return Err(ApiError::invalid_request(param, message));
-        }
-    };
-    let list = allowed
-        .list("tools", MAX_TOOLS)?
-        .ok_or_else(|| allowed.missing("tools"))?;
-    if list.is_empty() {
-        let param = allowed.param("tools");
-        let message =
-            format!("Invalid value for `{param}`: the array is empty. Name at least one tool.");
-        return Err(ApiError::invalid_request(param, message).with_code(code::EMPTY_ARRAY));
-    }
-    let mut tools = Vec::with_capacity(list.len());
-    for (index, raw) in list.into_iter().enumerate() {
-        let path = format!("{}[{index}]", allowed.param("tools"));
-        let mut tool = Fields::of_value(&path, raw)?;
-        let kind = tool.string("type")?;
-        let named = Named::read(tool, kind.as_deref().unwrap_or("function"), form)?;
-        tools.push(named.ok_or_else(|| unknown_kind(&path, &kind.unwrap_or_default()))?);
-    }
-    Ok(Asked::Allowed { required, tools })
 }
 
 /// Levels of a value; parsing has bounded them.
