@@ -1,10 +1,28 @@
 //! Requests on their way into Python: builds the dataclasses of `inflight.executors.base`, once per
 //! request. Knows nothing of responses or of who calls.
 
-use inflight_worker::executor::{NamedTensor, OutputConfig, Request, SamplingConfig};
+use inflight_worker::executor::{ClientId, NamedTensor, OutputConfig, Request, SamplingConfig};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
+
+/// Values as keyword arguments of their names, which Python's dataclasses have for their fields. The order of fields is
+/// Python's own affair, and a field that the client left out takes the default given there.
+macro_rules! keywords {
+    ($py:expr, $($name:ident),* $(,)?) => {{
+        let fields = PyDict::new($py);
+        $($name.set(&fields, intern!($py, stringify!($name)))?;)*
+        fields
+    }};
+}
+
+/// The fields of a value as keyword arguments. None can be forgotten: the pattern has no rest.
+macro_rules! all_fields {
+    ($py:expr, $value:expr, $type:ident { $($name:ident),* $(,)? }) => {{
+        let $type { $($name),* } = $value;
+        keywords!($py, $($name),*)
+    }};
+}
 
 /// The dataclasses, looked up once.
 pub(crate) struct RequestClasses {
@@ -38,68 +56,50 @@ impl RequestClasses {
         Ok(list)
     }
 
-    // Keywords rather than positions: the order of the dataclass's fields is Python's own affair, and
-    // a field that the client left out takes the default given there.
     fn request<'py>(&self, py: Python<'py>, request: &Request) -> PyResult<Bound<'py, PyAny>> {
-        let fields = PyDict::new(py);
-        fields.set_item(intern!(py, "client_id"), request.client_id.0)?;
-        fields.set_item(
-            intern!(py, "input_token_ids"),
-            PyList::new(py, &request.input_token_ids)?,
-        )?;
-        fields.set_item(intern!(py, "max_tokens"), request.max_tokens)?;
-        fields.set_item(intern!(py, "streaming"), request.streaming)?;
-        fields.set_item(
-            intern!(py, "sampling_config"),
-            self.sampling(py, &request.sampling_config)?,
-        )?;
-        fields.set_item(
-            intern!(py, "output_config"),
-            self.output(py, &request.output_config)?,
-        )?;
-        set(&fields, intern!(py, "end_id"), request.end_id)?;
-        set(&fields, intern!(py, "pad_id"), request.pad_id)?;
-        if !request.bad_words.is_empty() {
-            fields.set_item(
-                intern!(py, "bad_words"),
-                PyList::new(py, &request.bad_words)?,
-            )?;
-        }
-        if !request.stop_words.is_empty() {
-            fields.set_item(
-                intern!(py, "stop_words"),
-                PyList::new(py, &request.stop_words)?,
-            )?;
-        }
-        if !request.embedding_bias.is_empty() {
-            let mut packed = Vec::with_capacity(request.embedding_bias.len() * size_of::<f32>());
-            packed.extend(
-                request
-                    .embedding_bias
-                    .iter()
-                    .flat_map(|bias| bias.to_le_bytes()),
-            );
-            fields.set_item(intern!(py, "embedding_bias"), PyBytes::new(py, &packed))?;
-        }
-        if !request.logit_bias.is_empty() {
-            fields.set_item(
-                intern!(py, "logit_bias"),
-                PyList::new(py, request.logit_bias.iter().copied())?,
-            )?;
-        }
-        if !request.tensors.is_empty() {
-            let tensors = PyList::empty(py);
-            for tensor in &request.tensors {
-                tensors.append(self.tensor(py, tensor)?)?;
-            }
-            fields.set_item(intern!(py, "tensors"), tensors)?;
-        }
-        if !request.generated.is_empty() {
-            fields.set_item(
-                intern!(py, "generated"),
-                PyList::new(py, &request.generated)?,
-            )?;
-        }
+        let Request {
+            client_id: ClientId(client_id),
+            input_token_ids,
+            max_tokens,
+            streaming,
+            sampling_config,
+            output_config,
+            end_id,
+            pad_id,
+            bad_words,
+            stop_words,
+            embedding_bias,
+            logit_bias,
+            tensors,
+            generated,
+            // Only responses need them.
+            generated_sums: _,
+        } = request;
+        let input_token_ids = PyList::new(py, input_token_ids)?;
+        let sampling_config = self.sampling(py, sampling_config)?;
+        let output_config = self.output(py, output_config)?;
+        let packed = embedding_bias.iter().flat_map(|bias| bias.to_le_bytes());
+        let packed: Vec<u8> = packed.collect();
+        let embedding_bias = (!packed.is_empty()).then(|| PyBytes::new(py, &packed));
+        let tensors = tensors.iter().map(|tensor| self.tensor(py, tensor));
+        let tensors: Vec<Bound<'_, PyAny>> = tensors.collect::<PyResult<_>>()?;
+        let fields = keywords!(
+            py,
+            client_id,
+            input_token_ids,
+            max_tokens,
+            streaming,
+            sampling_config,
+            output_config,
+            end_id,
+            pad_id,
+            bad_words,
+            stop_words,
+            embedding_bias,
+            logit_bias,
+            tensors,
+            generated,
+        );
         self.request.bind(py).call((), Some(&fields))
     }
 
@@ -108,84 +108,46 @@ impl RequestClasses {
         py: Python<'py>,
         config: &SamplingConfig,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let fields = PyDict::new(py);
-        fields.set_item(intern!(py, "beam_width"), config.beam_width)?;
-        fields.set_item(
-            intern!(py, "num_return_sequences"),
-            config.num_return_sequences,
-        )?;
-        set(&fields, intern!(py, "top_k"), config.top_k)?;
-        set(&fields, intern!(py, "top_p"), config.top_p)?;
-        set(&fields, intern!(py, "top_p_min"), config.top_p_min)?;
-        set(
-            &fields,
-            intern!(py, "top_p_reset_ids"),
-            config.top_p_reset_ids,
-        )?;
-        set(&fields, intern!(py, "top_p_decay"), config.top_p_decay)?;
-        set(&fields, intern!(py, "min_p"), config.min_p)?;
-        set(&fields, intern!(py, "seed"), config.seed)?;
-        set(&fields, intern!(py, "temperature"), config.temperature)?;
-        set(&fields, intern!(py, "min_tokens"), config.min_tokens)?;
-        set(
-            &fields,
-            intern!(py, "beam_search_diversity_rate"),
-            config.beam_search_diversity_rate,
-        )?;
-        set(
-            &fields,
-            intern!(py, "repetition_penalty"),
-            config.repetition_penalty,
-        )?;
-        set(
-            &fields,
-            intern!(py, "presence_penalty"),
-            config.presence_penalty,
-        )?;
-        set(
-            &fields,
-            intern!(py, "frequency_penalty"),
-            config.frequency_penalty,
-        )?;
-        set(
-            &fields,
-            intern!(py, "length_penalty"),
-            config.length_penalty,
-        )?;
-        set(
-            &fields,
-            intern!(py, "early_stopping"),
-            config.early_stopping,
-        )?;
-        set(
-            &fields,
-            intern!(py, "no_repeat_ngram_size"),
-            config.no_repeat_ngram_size,
-        )?;
+        let fields = all_fields!(
+            py,
+            config,
+            SamplingConfig {
+                beam_width,
+                num_return_sequences,
+                top_k,
+                top_p,
+                top_p_min,
+                top_p_reset_ids,
+                top_p_decay,
+                min_p,
+                seed,
+                temperature,
+                min_tokens,
+                beam_search_diversity_rate,
+                repetition_penalty,
+                presence_penalty,
+                frequency_penalty,
+                length_penalty,
+                early_stopping,
+                no_repeat_ngram_size,
+            }
+        );
         self.sampling_config.bind(py).call((), Some(&fields))
     }
 
     fn output<'py>(&self, py: Python<'py>, config: &OutputConfig) -> PyResult<Bound<'py, PyAny>> {
-        let fields = PyDict::new(py);
-        fields.set_item(intern!(py, "return_log_probs"), config.return_log_probs)?;
-        fields.set_item(
-            intern!(py, "return_context_logits"),
-            config.return_context_logits,
-        )?;
-        fields.set_item(
-            intern!(py, "return_generation_logits"),
-            config.return_generation_logits,
-        )?;
-        fields.set_item(
-            intern!(py, "return_perf_metrics"),
-            config.return_perf_metrics,
-        )?;
-        fields.set_item(intern!(py, "num_top_log_probs"), config.num_top_log_probs)?;
-        set(
-            &fields,
-            intern!(py, "num_prompt_log_probs"),
-            config.num_prompt_log_probs,
-        )?;
+        let fields = all_fields!(
+            py,
+            config,
+            OutputConfig {
+                return_log_probs,
+                return_context_logits,
+                return_generation_logits,
+                return_perf_metrics,
+                num_top_log_probs,
+                num_prompt_log_probs,
+            }
+        );
         self.output_config.bind(py).call((), Some(&fields))
     }
 
@@ -199,11 +161,45 @@ impl RequestClasses {
     }
 }
 
-/// Sets a field that the client sent.
-fn set<'py, T: IntoPyObject<'py>>(
-    fields: &Bound<'py, PyDict>,
-    name: &Bound<'py, pyo3::types::PyString>,
-    value: Option<T>,
-) -> PyResult<()> {
-    value.map_or(Ok(()), |value| fields.set_item(name, value))
+/// What a keyword argument is made of.
+trait Keyword<'py> {
+    fn set(self, fields: &Bound<'py, PyDict>, name: &Bound<'py, PyString>) -> PyResult<()>;
+}
+
+macro_rules! always_set {
+    ($($type:ty),*) => {$(
+        impl<'py> Keyword<'py> for $type {
+            fn set(self, fields: &Bound<'py, PyDict>, name: &Bound<'py, PyString>) -> PyResult<()> {
+                fields.set_item(name, self)
+            }
+        }
+    )*};
+}
+always_set!(&bool, &u32, &u64, Bound<'py, PyAny>, Bound<'py, PyList>);
+
+/// Set where the client sent it.
+impl<'py, T: IntoPyObject<'py> + Clone> Keyword<'py> for &Option<T> {
+    fn set(self, fields: &Bound<'py, PyDict>, name: &Bound<'py, PyString>) -> PyResult<()> {
+        let value = self.clone();
+        value.map_or(Ok(()), |value| fields.set_item(name, value))
+    }
+}
+
+impl<'py> Keyword<'py> for Option<Bound<'py, PyBytes>> {
+    fn set(self, fields: &Bound<'py, PyDict>, name: &Bound<'py, PyString>) -> PyResult<()> {
+        self.map_or(Ok(()), |value| fields.set_item(name, value))
+    }
+}
+
+/// Set where there is any.
+impl<'py, 'a, T> Keyword<'py> for &'a Vec<T>
+where
+    &'a T: IntoPyObject<'py>,
+{
+    fn set(self, fields: &Bound<'py, PyDict>, name: &Bound<'py, PyString>) -> PyResult<()> {
+        match self.is_empty() {
+            true => Ok(()),
+            false => fields.set_item(name, PyList::new(fields.py(), self)?),
+        }
+    }
 }

@@ -1,15 +1,16 @@
-//! Batches on their way out of Python: takes the columns from a `ResponseBatch` object and hands them to
-//! [`columns`](crate::columns). Owns the reading of attributes.
+//! Batches on their way out of Python: reads the columns of an `inflight.executors.base.ResponseBatch`, each copied
+//! once. How columns must fit together is [`StepBatch::validate`]'s, which the worker calls for every executor.
 
 use bytes::Bytes;
-use inflight_worker::executor::{NamedTensor, ResponseBatch};
+use inflight_kserve::step::{Code, PromptLogProbs, RowError, StepBatch};
+use inflight_worker::executor::{ClientId, NamedTensor, ResponseBatch};
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PySequence, PyString};
 
-use crate::columns::{RawColumns, RawPromptLogProbs};
+use crate::columns::{Ragged, unpack};
 
 /// Reads an `inflight.executors.base.ResponseBatch`.
 ///
@@ -18,55 +19,51 @@ use crate::columns::{RawColumns, RawPromptLogProbs};
 /// columns fit together is checked by the code that uses them.
 pub(crate) fn read(batch: &Bound<'_, PyAny>) -> PyResult<ResponseBatch> {
     let py = batch.py();
-    // The objects are kept here, because the slices below borrow from them.
-    let client_ids = column(batch, intern!(py, "client_ids"))?;
-    let sequence_index = column(batch, intern!(py, "sequence_index"))?;
-    let token_offsets = column(batch, intern!(py, "token_offsets"))?;
-    let token_ids = column(batch, intern!(py, "token_ids"))?;
-    let finish_reasons = column(batch, intern!(py, "finish_reasons"))?;
-    let finals = column(batch, intern!(py, "finals"))?;
-    let log_prob_rows = column(batch, intern!(py, "log_prob_rows"))?;
-    let log_probs = column(batch, intern!(py, "log_probs"))?;
-    let top_log_prob_rows = column(batch, intern!(py, "top_log_prob_rows"))?;
-    let top_log_prob_widths = column(batch, intern!(py, "top_log_prob_widths"))?;
-    let top_log_prob_ids = column(batch, intern!(py, "top_log_prob_ids"))?;
-    let top_log_probs = column(batch, intern!(py, "top_log_probs"))?;
-    let prompts: Vec<PromptEntry<'_>> = sparse(batch, intern!(py, "prompt_log_probs"))?;
-
-    let rows = RawColumns {
-        client_ids: client_ids.as_bytes(),
-        sequence_index: sequence_index.as_bytes(),
-        token_offsets: token_offsets.as_bytes(),
-        token_ids: token_ids.as_bytes(),
-        finish_reasons: finish_reasons.as_bytes(),
-        finals: finals.as_bytes(),
-        errors: sparse(batch, intern!(py, "errors"))?,
-        log_prob_rows: log_prob_rows.as_bytes(),
-        log_probs: log_probs.as_bytes(),
-        top_log_prob_rows: top_log_prob_rows.as_bytes(),
-        top_log_prob_widths: top_log_prob_widths.as_bytes(),
-        top_log_prob_ids: top_log_prob_ids.as_bytes(),
-        top_log_probs: top_log_probs.as_bytes(),
-        cached_tokens: sparse(batch, intern!(py, "cached_tokens"))?,
-        prompt_log_probs: prompts
-            .iter()
-            .map(
-                |(row, values, width, top_ids, top_values)| RawPromptLogProbs {
-                    row: *row,
-                    values: values.as_bytes(),
-                    width: *width,
-                    top_ids: top_ids.as_bytes(),
-                    top_values: top_values.as_bytes(),
-                },
+    let ragged = |problem: Ragged| PyValueError::new_err(problem.to_string());
+    /// The values of a column, whose name is the attribute's.
+    macro_rules! values {
+        ($name:ident, $from_bytes:expr) => {
+            unpack(
+                stringify!($name),
+                column(batch, intern!(py, stringify!($name)))?.as_bytes(),
+                $from_bytes,
             )
-            .collect(),
+            .map_err(ragged)?
+        };
     }
-    .read()
-    .map_err(|ragged| PyValueError::new_err(ragged.to_string()))?;
+    let rows = StepBatch {
+        ids: values!(client_ids, |bytes| ClientId(u64::from_le_bytes(bytes))),
+        sequence_index: values!(sequence_index, i32::from_le_bytes),
+        token_offsets: values!(token_offsets, u32::from_le_bytes),
+        token_ids: values!(token_ids, i32::from_le_bytes),
+        finish_reasons: values!(finish_reasons, u8::from_le_bytes),
+        finals: values!(finals, u8::from_le_bytes),
+        errors: errors(batch)?,
+        log_prob_rows: values!(log_prob_rows, u32::from_le_bytes),
+        log_probs: values!(log_probs, f32::from_le_bytes),
+        top_log_prob_rows: values!(top_log_prob_rows, u32::from_le_bytes),
+        top_log_prob_widths: values!(top_log_prob_widths, u32::from_le_bytes),
+        top_log_prob_ids: values!(top_log_prob_ids, i32::from_le_bytes),
+        top_log_probs: values!(top_log_probs, f32::from_le_bytes),
+        cached_tokens: sparse(batch, intern!(py, "cached_tokens"))?,
+        prompt_log_probs: prompt_log_probs(batch)?,
+    };
     let tensors = tensors(batch, rows.ids.len())?;
     Ok(ResponseBatch { rows, tensors })
 }
 
+fn errors(batch: &Bound<'_, PyAny>) -> PyResult<Vec<RowError>> {
+    let entries: Vec<(u32, i32, String)> = sparse(batch, intern!(batch.py(), "errors"))?;
+    let errors = entries.into_iter().map(|(row, code, text)| RowError {
+        row,
+        code: Code::from_i32(code),
+        text,
+        retry_after_ms: 0,
+    });
+    Ok(errors.collect())
+}
+
+/// Row, values, number of alternatives, their ids, their values.
 type PromptEntry<'py> = (
     u32,
     Bound<'py, PyBytes>,
@@ -74,6 +71,22 @@ type PromptEntry<'py> = (
     Bound<'py, PyBytes>,
     Bound<'py, PyBytes>,
 );
+
+fn prompt_log_probs(batch: &Bound<'_, PyAny>) -> PyResult<Vec<PromptLogProbs>> {
+    let name = "prompt_log_probs";
+    let entries: Vec<PromptEntry<'_>> = sparse(batch, intern!(batch.py(), "prompt_log_probs"))?;
+    let read = |(row, values, width, ids, tops): PromptEntry<'_>| {
+        Ok(PromptLogProbs {
+            row,
+            values: unpack(name, values.as_bytes(), f32::from_le_bytes)?,
+            width,
+            top_ids: unpack(name, ids.as_bytes(), i32::from_le_bytes)?,
+            top_values: unpack(name, tops.as_bytes(), f32::from_le_bytes)?,
+        })
+    };
+    let entries: Result<_, Ragged> = entries.into_iter().map(read).collect();
+    entries.map_err(|problem| PyValueError::new_err(problem.to_string()))
+}
 
 pub(crate) fn column<'py>(
     batch: &Bound<'py, PyAny>,
