@@ -1,6 +1,7 @@
 """The Rust core as Python sees it: `crates/python`. Held true by tests/python/test_native_stub.py."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from inflight.executors.base import CacheChanges, Executor, ModelInfo, Request, ResponseBatch
 
@@ -98,6 +99,46 @@ class WorkerOptions:
     def slow_reader_timeout_s(self) -> float: ...
     @property
     def canary_timeout_s(self) -> float: ...
+
+class Capability:
+    """What an executor can support: the names in `ModelInfo.capabilities`."""
+
+    LOG_PROBS: Final[str]
+    TOP_LOG_PROBS: Final[str]
+    LOG_PROB_IDS: Final[str]
+    THINKING_BUDGET: Final[str]
+    PROMPT_LOG_PROBS: Final[str]
+    MIN_P: Final[str]
+    PENALTIES: Final[str]
+    MIN_TOKENS: Final[str]
+    BAD_WORDS: Final[str]
+    EMBEDDING_BIAS: Final[str]
+    NUM_RETURN_SEQUENCES: Final[str]
+    BEAM_SEARCH: Final[str]
+    TOP_P_DECAY: Final[str]
+    NO_REPEAT_NGRAM: Final[str]
+    CONTEXT_LOGITS: Final[str]
+    GENERATION_LOGITS: Final[str]
+    PERF_METRICS: Final[str]
+    PROMPT_TUNING: Final[str]
+    LORA: Final[str]
+    ADAPTER_LOADING: Final[str]
+    DRAFT_TOKENS: Final[str]
+    GUIDED_DECODING: Final[str]
+    STRUCTURAL_FORMATS: Final[str]
+    LOOKAHEAD: Final[str]
+    KV_CACHE_RETENTION: Final[str]
+    CONTEXT_PHASE: Final[str]
+    ENCODER: Final[str]
+    MROPE: Final[str]
+    CROSS_ATTENTION: Final[str]
+    IMAGES: Final[str]
+    EMBEDDINGS: Final[str]
+    CACHE_SALT: Final[str]
+    PRIORITY: Final[str]
+    RESUME: Final[str]
+    CACHE_STATE: Final[str]
+    CACHE_EVENTS: Final[str]
 
 class CacheReports:
     """Whose method an executor's `report_cache` gets. Raises `ValueError` for columns that do not fit."""

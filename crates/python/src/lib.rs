@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 
 mod attach;
 mod cache;
+mod capability;
 mod columns;
 mod commands;
 mod core_model;
@@ -35,6 +36,8 @@ mod _native {
 
     #[pymodule_export]
     use super::cache::PyCacheReports;
+    #[pymodule_export]
+    use super::capability::Capability;
     #[pymodule_export]
     use super::commands::{bench_main, gateway_main, simulate_main, template_helper_main};
     #[pymodule_export]
@@ -63,9 +66,9 @@ mod _native {
     const EXIT_EXECUTOR_FAILED: i32 = super::serve::EXIT_EXECUTOR_FAILED;
 
     #[pymodule_init]
-    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         process::note_import();
-        Ok(())
+        capability::name_all(&module.py().get_type::<Capability>())
     }
 
     /// Checks the bounds of a JSON schema or a Lark grammar, which the one who compiles it cannot keep.

@@ -178,7 +178,7 @@ class CacheReport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What the executor serves and can do; capability names are in ``crates/kserve/src/capability.rs``."""
+    """What the executor serves and can do; capability names are `inflight._native.Capability`'s."""
 
     executor: str
     vocab_size: int

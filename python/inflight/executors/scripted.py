@@ -12,6 +12,7 @@ import time
 from array import array
 from collections.abc import Sequence
 
+from inflight._native import Capability
 from inflight.executors.base import FinishReason, IterationStats, ModelInfo, Request, ResponseBatch
 from inflight.options import Option
 
@@ -68,7 +69,7 @@ class ScriptedExecutor:
             max_num_tokens=MAX_SEQ_LEN,
             max_beam_width=1,
             tokens_per_block=32,
-            capabilities=("num_return_sequences", "min_tokens"),
+            capabilities=(Capability.NUM_RETURN_SEQUENCES, Capability.MIN_TOKENS),
         )
 
     def enqueue(self, requests: Sequence[Request]) -> None:

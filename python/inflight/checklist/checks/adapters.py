@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from inflight._native import Capability
 from inflight.checklist import material
 from inflight.checklist.check import check
 from inflight.checklist.outcome import Facts, Skipped, expect, expect_equal
@@ -17,7 +18,7 @@ FOLDER = "adapters"
 #: The adapter that is there at the start, because executors may look only then.
 FIRST = 1
 
-_NEEDS = ("lora",)
+_NEEDS = (Capability.LORA,)
 
 
 def write(model_dir: Path, folder: Path, task_id: int) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inflight._native import Capability
 from inflight.checklist.check import check
 from inflight.checklist.outcome import Skipped, expect, expect_equal
 from inflight.checklist.subject import Subject
@@ -29,14 +30,14 @@ def stop_words(subject: Subject) -> None:
     expect_equal("tokens", answer.first, tokens[: place + 2])
 
 
-@check("bad words", "a banned token is not generated", needs=("bad_words",))
+@check("bad words", "a banned token is not generated", needs=(Capability.BAD_WORDS,))
 def bad_words(subject: Subject) -> None:
     banned = subject.greedy()[0]
     answer = subject.ask(8, bad_words=[[banned]]).require()
     expect(banned not in answer.first, f"the banned token {banned} came: {answer.first}")
 
 
-@check("least tokens", "an end token is held back until `min_tokens`", needs=("min_tokens",))
+@check("least tokens", "an end token is held back until `min_tokens`", needs=(Capability.MIN_TOKENS,))
 def min_tokens(subject: Subject) -> None:
     from dataclasses import replace
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 
+from inflight._native import Capability
 from inflight.checklist import material
 from inflight.checklist.check import check
 from inflight.checklist.outcome import Facts, expect, expect_equal
 from inflight.checklist.subject import Subject
 from inflight.executors.base import FinishReason
 
-_NEEDS = ("guided_decoding",)
+_NEEDS = (Capability.GUIDED_DECODING,)
 
 
 def _answer(subject: Subject, kind: str, guide: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inflight._native import Capability
 from inflight.checklist.check import check
 from inflight.checklist.outcome import Facts, expect, expect_equal
 from inflight.checklist.subject import Answer, Subject
@@ -18,7 +19,9 @@ def _expect_log_probs(answer: Answer) -> None:
     expect(all(value <= 1e-4 for value in answer.log_probs), f"log probabilities above 0: {answer.log_probs}")
 
 
-@check("log probabilities", "each of 64 streamed tokens has its log probability", needs=("log_probs",))
+@check(
+    "log probabilities", "each of 64 streamed tokens has its log probability", needs=(Capability.LOG_PROBS,)
+)
 def short(subject: Subject) -> Facts:
     answer = subject.ask(64, output_config=_WANTED).require()
     _expect_log_probs(answer)
@@ -28,7 +31,7 @@ def short(subject: Subject) -> Facts:
 @check(
     "long log probabilities",
     "a request with log probabilities and a large `max_tokens` runs next to a plain one",
-    needs=("log_probs",),
+    needs=(Capability.LOG_PROBS,),
 )
 def long(subject: Subject) -> Facts:
     most = min(_MOST, subject.info.max_seq_len - len(subject.prompt) - 1)
@@ -49,7 +52,7 @@ def long(subject: Subject) -> Facts:
     }
 
 
-@check("alternatives", "the greedy token is the best of its alternatives", needs=("top_log_probs",))
+@check("alternatives", "the greedy token is the best of its alternatives", needs=(Capability.TOP_LOG_PROBS,))
 def alternatives(subject: Subject) -> None:
     wanted = OutputConfig(return_log_probs=True, num_top_log_probs=2)
     answer = subject.ask(16, output_config=wanted).require()
@@ -61,7 +64,7 @@ def alternatives(subject: Subject) -> None:
 @check(
     "prompt log probabilities",
     "each token of the prompt but the first has its log probability",
-    needs=("prompt_log_probs",),
+    needs=(Capability.PROMPT_LOG_PROBS,),
     load="logits",
 )
 def of_the_prompt(subject: Subject) -> None:
@@ -69,7 +72,12 @@ def of_the_prompt(subject: Subject) -> None:
     expect_equal("log probabilities", len(answer.prompt_log_probs), len(subject.prompt))
 
 
-@check("prompt logits", "the logits of a prompt cover its tokens", needs=("context_logits",), load="logits")
+@check(
+    "prompt logits",
+    "the logits of a prompt cover its tokens",
+    needs=(Capability.CONTEXT_LOGITS,),
+    load="logits",
+)
 def context(subject: Subject) -> None:
     answer = subject.ask(2, output_config=OutputConfig(return_context_logits=True)).require()
     expect("context_logits" in answer.tensors, "no `context_logits` came")
@@ -79,7 +87,7 @@ def context(subject: Subject) -> None:
 @check(
     "output logits",
     "the logits of an answer in one piece are those of its tokens",
-    needs=("generation_logits",),
+    needs=(Capability.GENERATION_LOGITS,),
     load="logits",
 )
 def generation(subject: Subject) -> None:

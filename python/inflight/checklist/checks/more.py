@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from inflight._native import Capability
 from inflight.checklist import material
 from inflight.checklist.check import check
 from inflight.checklist.outcome import Facts, Skipped, expect, expect_equal
@@ -15,14 +16,14 @@ from inflight.model.files import load_json
 _IMAGE_TOKENS = ("image_token_id", "image_token_index")
 
 
-@check("beams", "a search with two beams gives two sequences", needs=("beam_search",), load="beams")
+@check("beams", "a search with two beams gives two sequences", needs=(Capability.BEAM_SEARCH,), load="beams")
 def beams(subject: Subject) -> Facts:
     answer = subject.ask(8, sampling_config=SamplingConfig(beam_width=2), streaming=False).require()
     expect_equal("sequences", sorted(answer.tokens), [0, 1])
     return {"are_alike": answer.tokens[0] == answer.tokens[1]}
 
 
-@check("images", "text is answered next to an image", needs=("images",))
+@check("images", "text is answered next to an image", needs=(Capability.IMAGES,))
 def images(subject: Subject) -> None:
     config = load_json(subject.model_dir / "config.json")
     found = [config[name] for name in _IMAGE_TOKENS if isinstance(config.get(name), int)]
@@ -55,7 +56,7 @@ def drafter(subject: Subject) -> Facts:
     return {"drafted": drafted, "accepted": sum(one.get("numAcceptedTokens", 0) for one in stats)}
 
 
-@check("resumed", "a request that brings its first tokens continues after them", needs=("resume",))
+@check("resumed", "a request that brings its first tokens continues after them", needs=(Capability.RESUME,))
 def resumed(subject: Subject) -> None:
     tokens = subject.greedy()
     answer = subject.ask(16, generated=[tokens[:6]]).require()

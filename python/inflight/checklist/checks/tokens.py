@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inflight._native import Capability
 from inflight.checklist.check import check
 from inflight.checklist.outcome import Facts, Known, expect, expect_equal
 from inflight.checklist.subject import Subject
@@ -64,7 +65,7 @@ def sampled(subject: Subject) -> None:
     expect(first != other, "two seeds gave the same 24 tokens")
 
 
-@check("sequences", "one request gets two sequences", needs=("num_return_sequences",))
+@check("sequences", "one request gets two sequences", needs=(Capability.NUM_RETURN_SEQUENCES,))
 def sequences(subject: Subject) -> None:
     config = SamplingConfig(temperature=_WARM, seed=7, num_return_sequences=2)
     answer = subject.ask(8, sampling_config=config).require()

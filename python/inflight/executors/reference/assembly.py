@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from inflight._native import Capability
 from inflight.model.identity import weights_identity
 
 from .errors import CheckpointError, OptionError
@@ -26,32 +27,32 @@ if TYPE_CHECKING:
     from .model.config import ModelConfig
     from .parallel.team import Team
 
-#: What works, by the names of ``crates/kserve/src/capability.rs``.
+#: What works.
 CAPABILITIES = (
-    "log_probs",
-    "top_log_probs",
-    "log_prob_ids",
-    "thinking_budget",
-    "prompt_log_probs",
-    "min_p",
-    "penalties",
-    "min_tokens",
-    "bad_words",
-    "embedding_bias",
-    "num_return_sequences",
-    "priority",
-    "cache_salt",
-    "kv_cache_retention",
-    "no_repeat_ngram_size",
-    "beam_search",
-    "context_logits",
-    "draft_tokens",
-    "generation_logits",
-    "top_p_decay",
-    "perf_metrics",
-    "prompt_tuning",
-    "embeddings",
-    "resume",
+    Capability.LOG_PROBS,
+    Capability.TOP_LOG_PROBS,
+    Capability.LOG_PROB_IDS,
+    Capability.THINKING_BUDGET,
+    Capability.PROMPT_LOG_PROBS,
+    Capability.MIN_P,
+    Capability.PENALTIES,
+    Capability.MIN_TOKENS,
+    Capability.BAD_WORDS,
+    Capability.EMBEDDING_BIAS,
+    Capability.NUM_RETURN_SEQUENCES,
+    Capability.PRIORITY,
+    Capability.CACHE_SALT,
+    Capability.KV_CACHE_RETENTION,
+    Capability.NO_REPEAT_NGRAM,
+    Capability.BEAM_SEARCH,
+    Capability.CONTEXT_LOGITS,
+    Capability.DRAFT_TOKENS,
+    Capability.GENERATION_LOGITS,
+    Capability.TOP_P_DECAY,
+    Capability.PERF_METRICS,
+    Capability.PROMPT_TUNING,
+    Capability.EMBEDDINGS,
+    Capability.RESUME,
 )
 
 
@@ -126,9 +127,9 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
         max_beam_width=values.max_beam_width,
         tokens_per_block=values.tokens_per_block,
         capabilities=CAPABILITIES
-        + (() if guides is None else ("guided_decoding", "structural_formats"))
-        + (() if adapters is None else ("lora", "adapter_loading"))
-        + (("cache_events",) if values.enable_kv_cache_reuse else ()),
+        + (() if guides is None else (Capability.GUIDED_DECODING, Capability.STRUCTURAL_FORMATS))
+        + (() if adapters is None else (Capability.LORA, Capability.ADAPTER_LOADING))
+        + ((Capability.CACHE_EVENTS,) if values.enable_kv_cache_reuse else ()),
         adapters=() if adapters is None else tuple(sorted(adapters.names.items())),
         weights=weights_identity(model_dir, str(values.dtype)),
     )

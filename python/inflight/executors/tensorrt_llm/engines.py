@@ -19,6 +19,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from inflight._native import Capability
 from inflight.errors import UserMistake
 from inflight.executors.base import (
     FinishReason,
@@ -336,7 +337,7 @@ def create_engines(model_dir: Path, options: Options, version: str) -> EnginesEx
     )
     api, torch = _import(version)
     fast_logits = bool(options.speculative_decoding_fast_logits)
-    extra = [("ExternalDraftTokensConfig", "fast_logits", "draft_tokens")] if fast_logits else []
+    extra = [("ExternalDraftTokensConfig", "fast_logits", Capability.DRAFT_TOKENS)] if fast_logits else []
     verified = verify("engines", version, lambda name: _find(api, name), extra)
     if options.spawn_processes and options.executor_worker_path is None:
         package = import_module("tensorrt_llm").__path__

@@ -9,6 +9,7 @@ import json
 from collections.abc import Collection
 from typing import Any
 
+from inflight._native import Capability
 from inflight.executors.tensorrt_llm.convert import Refused
 
 #: Guide types of the wire (Triton's, and `structural_tag`, which Triton has not).
@@ -26,7 +27,7 @@ TYPES_OF: dict[str, Collection[str]] = {
     "llguidance": ("json", "json_schema", "regex"),
 }
 #: The capability of back ends that take the later form of structural tags.
-FORMATS = "structural_formats"
+FORMATS = Capability.STRUCTURAL_FORMATS
 
 
 def check_guide(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from inflight._native import Capability
 from inflight.executors.tensorrt_llm.fields import FIELDS, Refusal, Runtime, Target
 
 #: Keywords that every request needs besides those of the table.
@@ -29,18 +30,18 @@ ALWAYS: dict[Runtime, tuple[tuple[str, str], ...]] = {
 #: Capability -> further keywords without which it is not available.
 ALSO: dict[Runtime, dict[str, tuple[tuple[str, str], ...]]] = {
     "engines": {
-        "encoder": (("Request", "encoder_input_token_ids"),),
-        "draft_tokens": (("Request", "external_draft_tokens_config"),),
-        "prompt_tuning": (("Request", "prompt_tuning_config"),),
-        "mrope": (("Request", "mrope_config"),),
-        "lora": (("Request", "lora_config"),),
-        "lookahead": (("Request", "lookahead_config"),),
-        "guided_decoding": (("Request", "guided_decoding_params"),),
-        "kv_cache_retention": (
+        Capability.ENCODER: (("Request", "encoder_input_token_ids"),),
+        Capability.DRAFT_TOKENS: (("Request", "external_draft_tokens_config"),),
+        Capability.PROMPT_TUNING: (("Request", "prompt_tuning_config"),),
+        Capability.MROPE: (("Request", "mrope_config"),),
+        Capability.LORA: (("Request", "lora_config"),),
+        Capability.LOOKAHEAD: (("Request", "lookahead_config"),),
+        Capability.GUIDED_DECODING: (("Request", "guided_decoding_params"),),
+        Capability.KV_CACHE_RETENTION: (
             ("Request", "kv_cache_retention_config"),
             ("KvCacheRetentionConfig", "token_range_retention_configs"),
         ),
-        "context_phase": (
+        Capability.CONTEXT_PHASE: (
             ("Request", "context_phase_params"),
             ("ContextPhaseParams", "first_gen_tokens"),
             ("ContextPhaseParams", "req_id"),
@@ -48,24 +49,24 @@ ALSO: dict[Runtime, dict[str, tuple[tuple[str, str], ...]]] = {
         ),
     },
     "pytorch": {
-        "beam_search": (("SamplingParams", "use_beam_search"),),
-        "lora": (
+        Capability.BEAM_SEARCH: (("SamplingParams", "use_beam_search"),),
+        Capability.LORA: (
             ("generate_async", "lora_request"),
             ("LoRARequest", "lora_name"),
             ("LoRARequest", "lora_path"),
         ),
-        "guided_decoding": (
+        Capability.GUIDED_DECODING: (
             ("SamplingParams", "guided_decoding"),
             ("GuidedDecodingParams", "regex"),
             ("GuidedDecodingParams", "grammar"),
             ("GuidedDecodingParams", "structural_tag"),
         ),
-        "images": (("generate_async", "cache_salt"),),
-        "kv_cache_retention": (
+        Capability.IMAGES: (("generate_async", "cache_salt"),),
+        Capability.KV_CACHE_RETENTION: (
             ("generate_async", "kv_cache_retention_config"),
             ("KvCacheRetentionConfig", "token_range_retention_configs"),
         ),
-        "context_phase": (
+        Capability.CONTEXT_PHASE: (
             ("generate_async", "disaggregated_params"),
             ("DisaggregatedParams", "first_gen_tokens"),
             ("DisaggregatedParams", "ctx_request_id"),

@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from inflight._native import Capability
 from inflight.errors import UserMistake
 from inflight.executors.base import ModelInfo
 from inflight.executors.tensorrt_llm import images, pytorch_config, ranks
@@ -24,11 +25,6 @@ from inflight.executors.tensorrt_llm.pytorch_requests import SamplingBuilder, St
 from inflight.executors.tensorrt_llm.verify import verify
 
 LOG = logging.getLogger("inflight.tensorrt_llm")
-
-#: The capability of executors that load LoRA adapters while they run.
-LOADING = "adapter_loading"
-#: And of those that report which blocks their cache holds.
-CACHE_EVENTS = "cache_events"
 
 #: Without it several sequences of a greedy request are a ValueError.
 N_GREEDY = "TLLM_ALLOW_N_GREEDY_DECODING"
@@ -66,7 +62,7 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
     )
     offered = capabilities("pytorch", held, frozenset(verified.off))
     backend = arguments.get("guided_decoding_backend") or "xgrammar"
-    grammar = find_grammar() if "guided_decoding" in offered and backend == "xgrammar" else None
+    grammar = find_grammar() if Capability.GUIDED_DECODING in offered and backend == "xgrammar" else None
     formats = grammar is not None and takes_formats(grammar)
     max_seq_len = pytorch_config.loaded_length(llm, sizes.max_seq_len)
     has_events = callable(getattr(llm, "get_kv_cache_events_async", None))
@@ -83,8 +79,8 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
         capabilities=(
             *offered,
             *((FORMATS,) if formats else ()),
-            *((LOADING,) if "lora" in offered else ()),
-            *((CACHE_EVENTS,) if reports_events else ()),
+            *((Capability.ADAPTER_LOADING,) if Capability.LORA in offered else ()),
+            *((Capability.CACHE_EVENTS,) if reports_events else ()),
         ),
         adapters=() if adapters is None else adapters.announced,
     )

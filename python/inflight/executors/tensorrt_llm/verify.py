@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from inflight._native import Capability
 from inflight.errors import UserMistake
 from inflight.executors.tensorrt_llm.fields import Runtime
 from inflight.executors.tensorrt_llm.promises import keywords
@@ -42,22 +43,22 @@ MEMBERS: dict[Runtime, dict[str, tuple[str, ...]]] = {
 #: (class, member, capability): what only some requests read or need.
 OPTIONAL_MEMBERS: dict[Runtime, tuple[tuple[str, str, str], ...]] = {
     "engines": (
-        ("Result", "log_probs", "log_probs"),
-        ("Result", "cum_log_probs", "log_probs"),
-        ("Result", "context_logits", "context_logits"),
-        ("Result", "context_logits", "prompt_log_probs"),
-        ("Result", "generation_logits", "generation_logits"),
-        ("Result", "generation_logits", "top_log_probs"),
-        ("Result", "request_perf_metrics", "perf_metrics"),
-        ("Result", "context_phase_params", "context_phase"),
-        ("RequestType", "REQUEST_TYPE_CONTEXT_ONLY", "context_phase"),
-        ("RequestType", "REQUEST_TYPE_GENERATION_ONLY", "context_phase"),
-        ("RequestType", "REQUEST_TYPE_CONTEXT_AND_GENERATION", "context_phase"),
-        ("GuidedDecodingParams.GuideType", "JSON_SCHEMA", "guided_decoding"),
+        ("Result", "log_probs", Capability.LOG_PROBS),
+        ("Result", "cum_log_probs", Capability.LOG_PROBS),
+        ("Result", "context_logits", Capability.CONTEXT_LOGITS),
+        ("Result", "context_logits", Capability.PROMPT_LOG_PROBS),
+        ("Result", "generation_logits", Capability.GENERATION_LOGITS),
+        ("Result", "generation_logits", Capability.TOP_LOG_PROBS),
+        ("Result", "request_perf_metrics", Capability.PERF_METRICS),
+        ("Result", "context_phase_params", Capability.CONTEXT_PHASE),
+        ("RequestType", "REQUEST_TYPE_CONTEXT_ONLY", Capability.CONTEXT_PHASE),
+        ("RequestType", "REQUEST_TYPE_GENERATION_ONLY", Capability.CONTEXT_PHASE),
+        ("RequestType", "REQUEST_TYPE_CONTEXT_AND_GENERATION", Capability.CONTEXT_PHASE),
+        ("GuidedDecodingParams.GuideType", "JSON_SCHEMA", Capability.GUIDED_DECODING),
     ),
     "pytorch": (
-        ("RequestOutput", "context_logits", "context_logits"),
-        ("RequestOutput", "context_logits", "prompt_log_probs"),
+        ("RequestOutput", "context_logits", Capability.CONTEXT_LOGITS),
+        ("RequestOutput", "context_logits", Capability.PROMPT_LOG_PROBS),
     ),
 }
 
@@ -71,11 +72,11 @@ RESULT_FIELDS: dict[Runtime, tuple[tuple[str, str, str | None], ...]] = {
         ("CompletionOutput", "token_ids", None),
         ("CompletionOutput", "finish_reason", None),
         ("CompletionOutput", "stop_reason", None),
-        ("CompletionOutput", "logprobs", "log_probs"),
-        ("CompletionOutput", "logprobs", "top_log_probs"),
-        ("CompletionOutput", "generation_logits", "generation_logits"),
-        ("CompletionOutput", "request_perf_metrics", "perf_metrics"),
-        ("CompletionOutput", "disaggregated_params", "context_phase"),
+        ("CompletionOutput", "logprobs", Capability.LOG_PROBS),
+        ("CompletionOutput", "logprobs", Capability.TOP_LOG_PROBS),
+        ("CompletionOutput", "generation_logits", Capability.GENERATION_LOGITS),
+        ("CompletionOutput", "request_perf_metrics", Capability.PERF_METRICS),
+        ("CompletionOutput", "disaggregated_params", Capability.CONTEXT_PHASE),
     ),
 }
 
