@@ -61,6 +61,7 @@ mod request_body;
 mod requests;
 mod response_store;
 mod router;
+mod routes;
 mod run;
 mod server;
 mod state;

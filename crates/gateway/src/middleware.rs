@@ -6,6 +6,7 @@ mod rate_limits;
 mod request_id;
 mod timing;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::extract::{MatchedPath, Request, State};
@@ -24,9 +25,28 @@ use crate::error;
 use crate::request_body;
 use crate::state::AppState;
 
+/// What is known of a path before its handler runs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    /// For metrics and log lines.
+    pub(crate) label: &'static str,
+    /// Whether it is a call of an API.
+    pub(crate) is_api: bool,
+    /// Whether it is for clients with a key, where keys are needed.
+    pub(crate) needs_key: bool,
+}
+
+/// What the middleware runs with.
+#[derive(Clone)]
+pub(crate) struct Around {
+    pub(crate) state: Arc<AppState>,
+    /// By path, as the router has it.
+    pub(crate) known: Arc<HashMap<&'static str, Known>>,
+}
+
 /// Runs around every request.
 pub(crate) async fn around(
-    State(state): State<Arc<AppState>>,
+    State(Around { state, known }): State<Around>,
     matched: Option<MatchedPath>,
     mut request: Request,
     next: Next,
@@ -34,15 +54,17 @@ pub(crate) async fn around(
     let mut context = RequestContext::new(request.headers());
     let path = request.uri().path();
     let is_anthropic = error::is_anthropic(path, request.headers());
+    let here = known.get(path);
+    let is_api = is_openais(path) || here.is_some_and(|known| known.is_api);
     let requested = Requested {
-        route: access_log::route_label(matched.as_ref().map(MatchedPath::as_str), path),
-        is_openai: is_api(path) && !is_anthropic,
+        route: access_log::route_label(&known, matched.as_ref().map(MatchedPath::as_str), path),
+        is_openai: is_api && !is_anthropic,
         is_anthropic,
         is_kserve: error::is_kserve(path) && !error::is_probe(path),
         method: request.method().clone(),
     };
     let is_call = requested.is_openai || requested.is_anthropic || requested.is_kserve;
-    let needs_key = is_call || shows_requests(path);
+    let needs_key = is_call || here.is_some_and(|known| known.needs_key);
     if let Some(tracer) = state.tracer.as_ref().filter(|_| is_call) {
         let entry = Entry::Http {
             method: access_log::method_label(request.method()),
@@ -77,16 +99,9 @@ pub(crate) async fn around(
     response
 }
 
-/// Whether a path is for clients with a key, where keys are needed.
-fn is_api(path: &str) -> bool {
-    path == "/v1"
-        || path.starts_with("/v1/")
-        || matches!(path, "/tokenize" | "/detokenize" | "/tokenizer_info")
-}
-
-/// Whether a path shows requests and workers, which only holders of a key may see. It is polled: no call of the API.
-fn shows_requests(path: &str) -> bool {
-    matches!(path, "/console/status" | "/console/requests")
+/// Whether a path is of the OpenAI API, known or not.
+fn is_openais(path: &str) -> bool {
+    path == "/v1" || path.starts_with("/v1/")
 }
 
 /// Answers a request whose body nobody has read. Over HTTP/1 the client may be sending it still, and would

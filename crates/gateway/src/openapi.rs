@@ -1,14 +1,11 @@
 //! `/openapi.json` and `/docs`: the gateway's HTTP API for programs and for people. Owns how they are put together:
-//! bodies are the tables' and types' of inflight-openai and inflight-anthropic, and paths
-//! `served`'s.
+//! bodies are the tables' and types' of inflight-openai and inflight-anthropic, and paths `routes`'.
 
-mod operations;
+pub(crate) mod operations;
 mod page;
-mod served;
 
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::LazyLock;
 
-use axum::extract::State;
 use axum::response::Response;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use bytes::Bytes;
@@ -20,9 +17,9 @@ use schemars::transform::ReplaceBoolSchemas;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use self::operations::{Body, Error, Operation, Place};
-use self::served::OPERATIONS;
-use crate::state::AppState;
+use self::operations::Place;
+pub(crate) use self::operations::{Access, Answer, Area, Body, Error, Operation, Type};
+pub(crate) use self::page::html;
 
 /// Nothing on the page runs, and nothing is fetched for it; it has this one style.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
@@ -32,20 +29,14 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// `GET /openapi.json`. The document is made once.
-pub(crate) async fn get_document() -> Response {
-    static JSON: OnceLock<Bytes> = OnceLock::new();
-    let made = JSON.get_or_init(|| Bytes::from(document().to_string()));
-    answer(made.clone(), "application/json")
+/// Answers with the document.
+pub(crate) fn json(document: Bytes) -> Response {
+    answer(document, "application/json")
 }
 
-/// `GET /docs`. The page is made once.
-pub(crate) async fn get_page(State(state): State<Arc<AppState>>) -> Response {
-    static PAGES: [OnceLock<Bytes>; 2] = [OnceLock::new(), OnceLock::new()];
-    let has_console = state.requests.is_some();
-    let page = &PAGES[usize::from(has_console)];
-    let made = page.get_or_init(|| Bytes::from(page::html(&document(), has_console)));
-    let mut response = answer(made.clone(), "text/html; charset=utf-8");
+/// Answers with the page.
+pub(crate) fn page(page: Bytes) -> Response {
+    let mut response = answer(page, "text/html; charset=utf-8");
     let headers = response.headers_mut();
     if let Ok(policy) = HeaderValue::from_str(&POLICY) {
         headers.insert(header::CONTENT_SECURITY_POLICY, policy);
@@ -60,7 +51,8 @@ fn answer(body: Bytes, media_type: &'static str) -> Response {
     response
 }
 
-fn document() -> Value {
+/// The document of these operations, those of one path together.
+pub(crate) fn document(operations: impl Iterator<Item = &'static Operation>) -> Value {
     let mut settings = SchemaSettings::draft2020_12().for_serialize();
     settings.definitions_path = "/components/schemas".into();
     settings.meta_schema = None;
@@ -69,7 +61,7 @@ fn document() -> Value {
     objects.skip_additional_properties = true;
     let mut generator = settings.with_transform(objects).into_generator();
     let mut paths: Map<String, Value> = Map::new();
-    for operation in OPERATIONS {
+    for operation in operations {
         let item = paths.entry(operation.path).or_insert_with(|| json!({}));
         item[operation.method.as_str()] = described(operation, &mut generator);
     }
@@ -121,7 +113,7 @@ fn described(operation: &Operation, generator: &mut SchemaGenerator) -> Value {
         answer["content"] = content.into();
     }
     answers.insert("200".to_owned(), answer);
-    if let Some(error) = operation.error.reference() {
+    if let Some(error) = operation.area.error.reference() {
         answers.insert(
             "default".to_owned(),
             json!({
@@ -132,7 +124,7 @@ fn described(operation: &Operation, generator: &mut SchemaGenerator) -> Value {
     }
     let mut described = json!({
         "operationId": operation.id,
-        "tags": [operation.tag],
+        "tags": [operation.area.tag],
         "summary": operation.summary,
         "responses": answers,
     });
@@ -146,7 +138,7 @@ fn described(operation: &Operation, generator: &mut SchemaGenerator) -> Value {
             "content": {"application/json": {"schema": schema}},
         });
     }
-    if operation.error != Error::None {
+    if operation.area.error != Error::None {
         // The first: where the gateway was started without a key.
         described["security"] = json!([{}, {"bearer": []}, {"x-api-key": []}]);
     }
@@ -161,6 +153,3 @@ fn parameter((name, place, schema): (&str, Place, Value)) -> Value {
         "schema": schema,
     })
 }
-
-#[cfg(test)]
-mod tests;

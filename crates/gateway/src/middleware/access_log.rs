@@ -1,12 +1,14 @@
 //! What is recorded of each answer: its headers that all answers share, its line in the log and its count.
 
+use std::collections::HashMap;
+
 use axum::response::Response;
 use http::{HeaderName, HeaderValue, Method};
 use inflight_rest::Route;
 
 use super::request_id::{ANTHROPIC_REQUEST_ID, REQUEST_ID, RequestContext};
-use super::timing;
-use crate::error::{Failure, LoggedAtEnd};
+use super::{Known, timing};
+use crate::error::{self, Failure, LoggedAtEnd};
 use crate::log::millis;
 use crate::metrics::{Metrics, RequestLabels};
 
@@ -94,33 +96,14 @@ pub(super) fn method_label(method: &Method) -> &'static str {
 }
 
 /// The route's template: paths that clients make up never become labels.
-pub(super) fn route_label(matched: Option<&str>, path: &str) -> &'static str {
-    match matched {
-        Some("/v1/chat/completions") => "/v1/chat/completions",
-        Some("/v1/chat/completions/input_tokens") => "/v1/chat/completions/input_tokens",
-        Some("/v1/completions") => "/v1/completions",
-        Some("/v1/embeddings") => "/v1/embeddings",
-        Some("/v1/messages") => "/v1/messages",
-        Some("/v1/messages/count_tokens") => "/v1/messages/count_tokens",
-        Some("/v1/responses") => "/v1/responses",
-        Some("/v1/responses/input_tokens") => "/v1/responses/input_tokens",
-        Some("/v1/responses/compact") => "/v1/responses/compact",
-        Some("/v1/responses/{id}") => "/v1/responses/{id}",
-        Some("/v1/responses/{id}/cancel") => "/v1/responses/{id}/cancel",
-        Some("/v1/responses/{id}/input_items") => "/v1/responses/{id}/input_items",
-        Some("/tokenize" | "/v1/tokenize") => "/tokenize",
-        Some("/detokenize" | "/v1/detokenize") => "/detokenize",
-        Some("/tokenizer_info") => "/tokenizer_info",
-        Some("/v1/models") => "/v1/models",
-        Some("/v1/models/{*model}") => "/v1/models/{model}",
-        Some("/health/live") => "/health/live",
-        Some("/health/ready") => "/health/ready",
-        Some("/health") => "/health",
-        Some("/ping") => "/ping",
-        Some("/health_generate") => "/health_generate",
-        Some("/health_check") => "/health_check",
-        Some("/version") => "/version",
-        Some("/v2" | "/v2/" | "/v2/{*rest}") => {
+pub(super) fn route_label(
+    known: &HashMap<&'static str, Known>,
+    matched: Option<&str>,
+    path: &str,
+) -> &'static str {
+    match matched.map(|matched| known.get(matched)) {
+        Some(Some(known)) => known.label,
+        Some(None) if error::is_kserve(path) => {
             // By either method: what a path is does not depend on it.
             let route = [inflight_rest::Method::Get, inflight_rest::Method::Post];
             let mut routes = route
@@ -128,13 +111,6 @@ pub(super) fn route_label(matched: Option<&str>, path: &str) -> &'static str {
                 .filter_map(|method| Route::parse(method, path).ok());
             routes.next().map_or("/v2/other", |route| route.label())
         }
-        Some("/metrics") => "/metrics",
-        Some("/") => "/",
-        Some("/console/{file}") => "/console/{file}",
-        Some("/console/status") => "/console/status",
-        Some("/console/requests") => "/console/requests",
-        Some("/openapi.json") => "/openapi.json",
-        Some("/docs") => "/docs",
         _ => "other",
     }
 }

@@ -1,6 +1,8 @@
-//! What the document says of one method of one path: the forms of its body and of its answers. Which there are is
-//! `served`'s.
+//! One method of one path: what answers it, and what the document says of it. Which there are is `routes`'.
 
+use std::sync::Arc;
+
+use axum::routing::MethodRouter;
 use inflight_anthropic::{Message, ModelInfo, ModelPage, TokenCount};
 use inflight_openai::embeddings::EmbeddingList;
 use inflight_openai::tokenize::{DetokenizeResponse, TokenizeResponse, TokenizerInfo};
@@ -12,26 +14,35 @@ use serde_json::{Value, json};
 
 use crate::handlers::console::{Ended, Status};
 use crate::handlers::health::{Health, Version};
+use crate::state::AppState;
+
+/// The methods of a path, and what answers them.
+pub(crate) type Methods = MethodRouter<Arc<AppState>>;
 
 /// One method of one path.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Operation {
-    pub(super) method: Method,
+pub(crate) struct Operation {
+    pub(crate) method: Method,
     /// With its parameters in braces.
-    pub(super) path: &'static str,
-    pub(super) id: &'static str,
-    pub(super) tag: &'static str,
-    pub(super) summary: &'static str,
-    pub(super) body: Body,
-    pub(super) answer: Answer,
-    pub(super) error: Error,
+    pub(crate) path: &'static str,
+    /// The same as the router has it.
+    pub(crate) routed: &'static str,
+    /// The same for metrics and log lines.
+    pub(crate) label: &'static str,
+    /// `None`: a call of KServe's, all of which one handler answers.
+    pub(crate) handler: Option<fn() -> Methods>,
+    pub(crate) id: &'static str,
+    pub(crate) area: Area,
+    pub(crate) summary: &'static str,
+    pub(crate) body: Body,
+    pub(crate) answer: Answer,
     /// Whether the answer may be a stream of events.
-    pub(super) streams: bool,
-    pub(super) query: &'static [(&'static str, Type)],
+    pub(crate) streams: bool,
+    pub(crate) query: &'static [(&'static str, Type)],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Method {
+pub(crate) enum Method {
     Get,
     Post,
     Delete,
@@ -39,7 +50,7 @@ pub(super) enum Method {
 
 impl Method {
     /// As the document has it.
-    pub(super) const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Get => "get",
             Self::Post => "post",
@@ -48,9 +59,33 @@ impl Method {
     }
 }
 
+/// Who may ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// Clients with a key, where keys are needed. It is a call of the API.
+    Api,
+    /// The same, but it is polled: not a call of the API.
+    Key,
+    Everybody,
+}
+
+/// What paths of one kind have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Area {
+    pub(super) tag: &'static str,
+    pub(super) error: Error,
+    pub(crate) access: Access,
+}
+
+impl Area {
+    pub(crate) const fn new(tag: &'static str, error: Error, access: Access) -> Self {
+        Self { tag, error, access }
+    }
+}
+
 /// What a request has in its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Body {
+pub(crate) enum Body {
     None,
     OpenAi(RequestBody),
     /// `counts`: of `count_tokens`.
@@ -62,7 +97,7 @@ pub(super) enum Body {
 }
 
 impl Body {
-    pub(super) fn schema(self) -> Option<Value> {
+    pub(crate) fn schema(self) -> Option<Value> {
         match self {
             Self::None => None,
             Self::OpenAi(body) => Some(body.schema()),
@@ -74,7 +109,7 @@ impl Body {
 
 /// What a request that succeeds is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     ChatCompletion,
     Completion,
     Embeddings,
@@ -104,7 +139,7 @@ pub(super) enum Answer {
 
 impl Answer {
     /// `None`: there is no body.
-    pub(super) const fn media_type(self) -> Option<&'static str> {
+    pub(crate) const fn media_type(self) -> Option<&'static str> {
         match self {
             Self::Plain => Some("text/plain"),
             Self::Html => Some("text/html"),
@@ -113,7 +148,7 @@ impl Answer {
         }
     }
 
-    pub(super) fn schema(self, generator: &mut SchemaGenerator) -> Value {
+    pub(crate) fn schema(self, generator: &mut SchemaGenerator) -> Value {
         let schema = match self {
             Self::ChatCompletion => generator.subschema_for::<ChatCompletion>(),
             Self::Completion => generator.subschema_for::<Completion>(),
@@ -156,7 +191,7 @@ impl Answer {
 
 /// Whose form a failure has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Error {
+pub(crate) enum Error {
     OpenAi,
     Anthropic,
     Triton,
@@ -165,7 +200,7 @@ pub(super) enum Error {
 }
 
 impl Error {
-    pub(super) const fn reference(self) -> Option<&'static str> {
+    pub(crate) const fn reference(self) -> Option<&'static str> {
         match self {
             Self::OpenAi => Some("#/components/schemas/Error"),
             Self::Anthropic => Some("#/components/schemas/AnthropicError"),
@@ -177,20 +212,20 @@ impl Error {
 
 /// What a parameter of the query is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Type {
+pub(crate) enum Type {
     Text,
     Integer,
 }
 
 /// Where a parameter is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(crate) enum Place {
     Path,
     Query,
 }
 
 impl Place {
-    pub(super) const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Path => "path",
             Self::Query => "query",
@@ -198,9 +233,103 @@ impl Place {
     }
 }
 
+/// How a row of the list is written.
+impl Operation {
+    /// Answers an object, until [`Operation::answers`] says otherwise.
+    const fn new(
+        method: Method,
+        area: Area,
+        path: &'static str,
+        id: &'static str,
+        summary: &'static str,
+    ) -> Self {
+        Self {
+            method,
+            path,
+            routed: path,
+            label: path,
+            handler: None,
+            id,
+            area,
+            summary,
+            body: Body::None,
+            answer: Answer::Object,
+            streams: false,
+            query: &[],
+        }
+    }
+
+    pub(crate) const fn get(
+        area: Area,
+        path: &'static str,
+        id: &'static str,
+        summary: &'static str,
+    ) -> Self {
+        Self::new(Method::Get, area, path, id, summary)
+    }
+
+    pub(crate) const fn delete(
+        area: Area,
+        path: &'static str,
+        id: &'static str,
+        summary: &'static str,
+    ) -> Self {
+        Self::new(Method::Delete, area, path, id, summary)
+    }
+
+    /// Takes an object, until [`Operation::takes`] says otherwise.
+    pub(crate) const fn post(
+        area: Area,
+        path: &'static str,
+        id: &'static str,
+        summary: &'static str,
+    ) -> Self {
+        Self::new(Method::Post, area, path, id, summary).takes(Body::Object)
+    }
+
+    pub(crate) const fn takes(mut self, body: Body) -> Self {
+        self.body = body;
+        self
+    }
+
+    pub(crate) const fn answers(mut self, answer: Answer) -> Self {
+        self.answer = answer;
+        self
+    }
+
+    /// Whether there is a stream is the request's choice.
+    pub(crate) const fn streams(mut self) -> Self {
+        self.streams = true;
+        self
+    }
+
+    pub(crate) const fn asks(mut self, query: &'static [(&'static str, Type)]) -> Self {
+        self.query = query;
+        self
+    }
+
+    /// What answers it.
+    pub(crate) const fn by(mut self, handler: fn() -> Methods) -> Self {
+        self.handler = Some(handler);
+        self
+    }
+
+    /// Where the router has another form of the path.
+    pub(crate) const fn routed(mut self, path: &'static str) -> Self {
+        self.routed = path;
+        self
+    }
+
+    /// The path that metrics and log lines have for it.
+    pub(crate) const fn label(mut self, path: &'static str) -> Self {
+        self.label = path;
+        self
+    }
+}
+
 impl Operation {
     /// What the answer is, in words.
-    pub(super) fn answer_text(&self) -> &'static str {
+    pub(crate) fn answer_text(&self) -> &'static str {
         match self.streams {
             true => "The answer, or its events where the request asks for a stream.",
             false => "The answer.",
@@ -208,7 +337,7 @@ impl Operation {
     }
 
     /// Names, places and schemas.
-    pub(super) fn parameters(&self) -> impl Iterator<Item = (&'static str, Place, Value)> {
+    pub(crate) fn parameters(&self) -> impl Iterator<Item = (&'static str, Place, Value)> {
         let parts = self.path.split('/');
         let names = parts.filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'));
         let of_path = names.map(|name| (name, Place::Path, json!({"type": "string"})));

@@ -15,7 +15,7 @@ const LINKS: &str =
     "<a href=\"./#chat\">Chat</a><a href=\"./#live\">Live</a><a href=\"./#requests\">Requests</a>";
 
 /// The page of the gateway's document. With a console, it is one of its pages.
-pub(super) fn html(document: &Value, has_console: bool) -> String {
+pub(crate) fn html(document: &Value, has_console: bool) -> String {
     let mut page =
         String::from("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">");
     let title = text(&document["info"]["title"]);

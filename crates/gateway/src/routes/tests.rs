@@ -1,11 +1,13 @@
-//! The document is what is served: every path of the router and of KServe's is in it, and nothing else.
+//! The list is what is served: every call of KServe's is in it, and nothing else. The page of the API shows it.
 
 use std::collections::BTreeSet;
 
 use inflight_rest::{MemoryCall, MemoryKind, MemoryRoute, Method as KserveMethod, NoRoute, Route};
 
-use super::operations::Method;
+use serde_json::Value;
+
 use super::*;
+use crate::openapi::operations::Method;
 
 /// A path as a client writes it.
 fn concrete(path: &str) -> String {
@@ -13,21 +15,6 @@ fn concrete(path: &str) -> String {
     path.replace("{name}", "m")
         .replace("{model}", "m")
         .replace("{id}", "resp_1")
-}
-
-#[test]
-fn every_route_is_in_the_document_and_nothing_else() {
-    let routed: BTreeSet<String> = crate::router::routes()
-        .into_iter()
-        .map(|(path, _)| path.replace("{*model}", "{model}"))
-        .filter(|path| !path.starts_with("/v2/"))
-        .collect();
-    let documented: BTreeSet<String> = OPERATIONS
-        .iter()
-        .map(|operation| operation.path.to_owned())
-        .filter(|path| !path.starts_with("/v2/"))
-        .collect();
-    assert_eq!(routed, documented);
 }
 
 /// Which row of the document a call of KServe's is; a new call needs one.
@@ -84,7 +71,7 @@ fn documented_as(route: &Route, is_post: bool) -> &'static str {
 #[test]
 fn every_call_of_kserves_is_in_the_document_and_nothing_else() {
     let mut found = 0;
-    for operation in OPERATIONS.iter().filter(|one| one.path.starts_with("/v2")) {
+    for operation in kserve::CALLS {
         let path = concrete(operation.path);
         let (method, other) = match operation.method {
             Method::Get => (KserveMethod::Get, KserveMethod::Post),
@@ -93,7 +80,9 @@ fn every_call_of_kserves_is_in_the_document_and_nothing_else() {
         let route = Route::parse(method, &path).unwrap_or_else(|_| panic!("{path}"));
         let is_post = method == KserveMethod::Post;
         assert_eq!(documented_as(&route, is_post), operation.id);
-        let both = OPERATIONS.iter().filter(|one| one.path == operation.path);
+        let both = kserve::CALLS
+            .iter()
+            .filter(|one| one.path == operation.path);
         match (both.count(), Route::parse(other, &path)) {
             (1, parsed) => assert_eq!(parsed, Err(NoRoute::WrongMethod(method)), "{path}"),
             (_, parsed) => assert_eq!(parsed, Ok(route), "{path}"),
@@ -120,7 +109,7 @@ fn references_lead_somewhere_and_ids_are_distinct() {
             _ => {}
         }
     }
-    let document = document();
+    let document = openapi::document(operations());
     let mut all = Vec::new();
     references(&document, &mut all);
     assert!(all.len() > 40);
@@ -128,18 +117,39 @@ fn references_lead_somewhere_and_ids_are_distinct() {
         let pointer = target.strip_prefix('#').unwrap();
         assert!(document.pointer(pointer).is_some(), "{target}");
     }
-    let ids: BTreeSet<&str> = OPERATIONS.iter().map(|operation| operation.id).collect();
-    assert_eq!(ids.len(), OPERATIONS.len());
+    let ids: BTreeSet<&str> = operations().map(|operation| operation.id).collect();
+    assert_eq!(ids.len(), operations().count());
 }
 
 #[test]
 fn the_page_has_every_operation_and_runs_nothing() {
-    let page = page::html(&document(), true);
-    for operation in OPERATIONS {
+    let page = openapi::html(&openapi::document(operations()), true);
+    for operation in operations() {
         assert!(page.contains(operation.path), "{}", operation.path);
     }
     assert!(page.contains("<code>temperature</code>") && page.contains("0.0 to 2.0"));
     for foreign in ["<script", "http://", "https://", "src="] {
         assert!(!page.contains(foreign), "{foreign}");
     }
+}
+
+#[test]
+fn the_page_of_the_api_lists_every_path() {
+    let mut rows = String::from("| call | key needed | what it does |\n|---|---|---|\n");
+    for operation in ROUTES {
+        let method = operation.method.as_str().to_uppercase();
+        let key = match operation.area.access {
+            Access::Everybody => "no",
+            Access::Api | Access::Key => "yes",
+        };
+        let (path, summary) = (operation.path, operation.summary);
+        rows.push_str(&format!("| `{method} {path}` | {key} | {summary} |\n"));
+    }
+    let page = "docs/reference/api.md";
+    inflight_testkit::page::check_part(
+        page,
+        "\n## Paths\n\n",
+        "\n\n`/v1/messages`",
+        rows.trim_end(),
+    );
 }

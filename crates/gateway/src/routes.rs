@@ -1,0 +1,161 @@
+//! Every path that the gateway serves, those of one kind together: what answers it, what it is called, and what the
+//! document says of it. The router, the labels of metrics and log lines, who needs a key, `/openapi.json` and the table
+//! of `docs/reference/api.md` are made of this list. What is below `/v2` is in `kserve`.
+
+mod kserve;
+
+use std::sync::{Arc, OnceLock};
+
+use axum::extract::State;
+use axum::response::Response;
+use axum::routing::{delete, get, post};
+use bytes::Bytes;
+use inflight_openai::RequestBody;
+
+pub(crate) use self::kserve::PATHS as KSERVE_PATHS;
+use crate::console;
+use crate::handlers::{
+    adapters, chat, completions, console as console_data, count, embeddings, health, messages,
+    metrics, models, responses, tokenize,
+};
+use crate::openapi::{self, Access, Answer, Area, Body, Error, Operation, Type};
+use crate::state::AppState;
+
+const OPENAI: Area = Area::new("OpenAI", Error::OpenAi, Access::Api);
+const ANTHROPIC: Area = Area::new("Anthropic", Error::Anthropic, Access::Api);
+const ADAPTERS: Area = Area::new("Adapters", Error::OpenAi, Access::Api);
+const TOKENS: Area = Area::new("Tokens", Error::OpenAi, Access::Api);
+const HEALTH: Area = Area::new("Health", Error::None, Access::Everybody);
+const ABOUT: Area = Area::new("About", Error::None, Access::Everybody);
+const CONSOLE: Area = Area::new("About", Error::OpenAi, Access::Key);
+
+/// The gateway's own, methods of one path together.
+#[rustfmt::skip]
+pub(crate) const ROUTES: &[Operation] = &[
+    Operation::post(OPENAI, "/v1/chat/completions", "create_chat_completion", "Answer a conversation")
+        .by(|| post(chat::create_chat_completion))
+        .takes(Body::OpenAi(RequestBody::Chat)).answers(Answer::ChatCompletion).streams(),
+    Operation::post(OPENAI, "/v1/chat/completions/input_tokens", "count_chat_tokens",
+        "Count the tokens of a conversation")
+        .by(|| post(count::count_chat)).takes(Body::OpenAi(RequestBody::Chat)).answers(Answer::InputTokens),
+    Operation::post(OPENAI, "/v1/completions", "create_completion", "Continue a text")
+        .by(|| post(completions::create_completion))
+        .takes(Body::OpenAi(RequestBody::Completions)).answers(Answer::Completion).streams(),
+    Operation::post(OPENAI, "/v1/embeddings", "create_embedding", "Compute embeddings of texts")
+        .by(|| post(embeddings::create_embedding))
+        .takes(Body::OpenAi(RequestBody::Embeddings)).answers(Answer::Embeddings),
+    Operation::post(OPENAI, "/v1/responses", "create_response", "Answer a conversation, which may be kept")
+        .by(|| post(responses::create_response))
+        .takes(Body::OpenAi(RequestBody::Responses)).answers(Answer::Response).streams(),
+    Operation::post(OPENAI, "/v1/responses/input_tokens", "count_response_tokens",
+        "Count the tokens of a conversation")
+        .by(|| post(count::count_response))
+        .takes(Body::OpenAi(RequestBody::Responses)).answers(Answer::InputTokens),
+    Operation::post(OPENAI, "/v1/responses/compact", "compact_response",
+        "Always a 400: conversations are not compacted")
+        .by(|| post(responses::compact_response)).takes(Body::AnyOrNone),
+    Operation::get(OPENAI, "/v1/responses/{id}", "retrieve_response", "A response that was kept")
+        .by(|| get(responses::retrieve_response)).answers(Answer::Response),
+    Operation::delete(OPENAI, "/v1/responses/{id}", "delete_response", "Forget a response")
+        .by(|| delete(responses::delete_response)),
+    Operation::post(OPENAI, "/v1/responses/{id}/cancel", "cancel_response",
+        "Always a 400: no response runs in the background")
+        .by(|| post(responses::cancel_response)).takes(Body::AnyOrNone),
+    Operation::get(OPENAI, "/v1/responses/{id}/input_items", "list_input_items",
+        "What a response was asked with")
+        .by(|| get(responses::list_input_items))
+        .answers(Answer::Items).asks(&[("limit", Type::Integer), ("after", Type::Text), ("order", Type::Text)]),
+    Operation::get(OPENAI, "/v1/models", "list_models",
+        "The models; in Anthropic's form with the header anthropic-version")
+        .by(|| get(models::list_models))
+        .answers(Answer::Models)
+        .asks(&[("limit", Type::Integer), ("after_id", Type::Text), ("before_id", Type::Text)]),
+    Operation::get(OPENAI, "/v1/models/{model}", "retrieve_model", "One model; its name may have slashes")
+        .by(|| get(models::retrieve_model)).routed("/v1/models/{*model}").answers(Answer::Model),
+    Operation::post(ANTHROPIC, "/v1/messages", "create_message", "Answer a conversation")
+        .by(|| post(messages::create_message))
+        .takes(Body::Messages { counts: false }).answers(Answer::Message).streams(),
+    Operation::post(ANTHROPIC, "/v1/messages/count_tokens", "count_message_tokens",
+        "Count the tokens of a conversation")
+        .by(|| post(messages::count_tokens)).takes(Body::Messages { counts: true }).answers(Answer::TokenCount),
+    Operation::post(ADAPTERS, "/v1/load_lora_adapter", "load_lora_adapter",
+        "Load a LoRA adapter at every worker of its model")
+        .by(|| post(adapters::load_adapter)).label("other").answers(Answer::Plain),
+    Operation::post(ADAPTERS, "/v1/unload_lora_adapter", "unload_lora_adapter",
+        "Unload a LoRA adapter at every worker of its model")
+        .by(|| post(adapters::unload_adapter)).label("other").answers(Answer::Plain),
+    Operation::post(TOKENS, "/tokenize", "tokenize", "The tokens of a text or a conversation")
+        .by(|| post(tokenize::tokenize)).takes(Body::OpenAi(RequestBody::Tokenize)).answers(Answer::Tokens),
+    Operation::post(TOKENS, "/detokenize", "detokenize", "The text of tokens")
+        .by(|| post(tokenize::detokenize)).takes(Body::OpenAi(RequestBody::Detokenize)).answers(Answer::Text),
+    Operation::post(TOKENS, "/v1/tokenize", "tokenize_as_sglang", "As `/tokenize`")
+        .by(|| post(tokenize::tokenize)).label("/tokenize")
+        .takes(Body::OpenAi(RequestBody::Tokenize)).answers(Answer::Tokens),
+    Operation::post(TOKENS, "/v1/detokenize", "detokenize_as_sglang", "As `/detokenize`")
+        .by(|| post(tokenize::detokenize)).label("/detokenize")
+        .takes(Body::OpenAi(RequestBody::Detokenize)).answers(Answer::Text),
+    Operation::get(TOKENS, "/tokenizer_info", "tokenizer_info",
+        "The tokenizer's configuration and the chat template")
+        .by(|| get(tokenize::tokenizer_info)).answers(Answer::TokenizerInfo).asks(&[("model", Type::Text)]),
+    Operation::get(HEALTH, "/health/live", "live", "Whether the process answers")
+        .by(|| get(health::live)).answers(Answer::Health),
+    Operation::get(HEALTH, "/health/ready", "ready", "Whether some worker can take a request; else 503")
+        .by(|| get(health::ready)).answers(Answer::Health),
+    Operation::get(HEALTH, "/health", "health", "Whether some worker can take a request; else 503")
+        .by(|| get(health::ready)).answers(Answer::Health),
+    Operation::get(HEALTH, "/ping", "ping", "Whether some worker can take a request; else 503")
+        .by(|| get(health::ready)).answers(Answer::Health),
+    Operation::post(HEALTH, "/ping", "ping_by_post", "As GET")
+        .by(|| post(health::ready)).takes(Body::AnyOrNone).answers(Answer::Health),
+    Operation::get(HEALTH, "/health_generate", "health_generate",
+        "Whether some worker can take a request; else 503. Generates nothing")
+        .by(|| get(health::ready)).answers(Answer::Health),
+    Operation::get(HEALTH, "/health_check", "health_check", "Whether the process answers")
+        .by(|| get(health::live)).answers(Answer::Health),
+    Operation::get(ABOUT, "/version", "version", "The gateway's version")
+        .by(|| get(health::version)).answers(Answer::Version),
+    Operation::get(ABOUT, "/metrics", "metrics", "Metrics for Prometheus")
+        .by(|| get(metrics::metrics)).answers(Answer::Plain),
+    Operation::get(ABOUT, "/openapi.json", "openapi", "This document")
+        .by(|| get(get_document)),
+    Operation::get(ABOUT, "/docs", "docs", "This document as a page")
+        .by(|| get(get_page)).answers(Answer::Html),
+    Operation::get(ABOUT, "/", "console",
+        "The console, a page for people; 404 for clients that do not name HTML in `Accept`")
+        .by(|| get(console::get_page)).answers(Answer::Html),
+    Operation::get(ABOUT, "/console/{file}", "console_file", "A script or style of the console")
+        .by(|| get(console::get_file)).answers(Answer::Plain),
+    Operation::get(CONSOLE, "/console/status", "console_status",
+        "Open requests of the client's key, workers, and what is left to the key")
+        .by(|| get(console_data::status)).answers(Answer::Status),
+    Operation::get(CONSOLE, "/console/requests", "console_requests",
+        "How the latest requests of the client's key went, or those of one id")
+        .by(|| get(console_data::requests)).answers(Answer::EndedRequests).asks(&[("id", Type::Text)]),
+];
+
+/// All of them.
+pub(crate) fn operations() -> impl Iterator<Item = &'static Operation> {
+    ROUTES.iter().chain(kserve::CALLS)
+}
+
+/// `GET /openapi.json`. The document is made once.
+async fn get_document() -> Response {
+    static JSON: OnceLock<Bytes> = OnceLock::new();
+    let made = JSON.get_or_init(|| Bytes::from(openapi::document(operations()).to_string()));
+    openapi::json(made.clone())
+}
+
+/// `GET /docs`. The page is made once.
+async fn get_page(State(state): State<Arc<AppState>>) -> Response {
+    static PAGES: [OnceLock<Bytes>; 2] = [OnceLock::new(), OnceLock::new()];
+    let has_console = state.requests.is_some();
+    let page = &PAGES[usize::from(has_console)];
+    let made = page.get_or_init(|| {
+        let document = openapi::document(operations());
+        Bytes::from(openapi::html(&document, has_console))
+    });
+    openapi::page(made.clone())
+}
+
+#[cfg(test)]
+mod tests;
