@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 
 use crate::error::RestError;
 use crate::infer::malformed;
-use crate::json::{json, not_json, parameter, write_parameter};
+use crate::json::{PARAMETER, json, not_json, parameter, parameter_of, write_parameter};
 use crate::route::ModelRef;
 use crate::tensor_json;
 
@@ -107,9 +107,10 @@ fn add(
             return Ok(());
         }
         let value = serde_json::from_str(value.get()).map_err(not_json)?;
-        let value = parameter(&key, &value).map_err(|error| {
-            let message = format!("`{key}` is not an input of the model; as {error}");
-            RestError::invalid(message.replacen("as the parameter", "as a parameter,", 1))
+        let value = parameter_of(&value).ok_or_else(|| {
+            RestError::invalid(format!(
+                "`{key}` is not an input of the model; as a parameter, `{key}` must be {PARAMETER}"
+            ))
         })?;
         request.parameters.insert(key, value);
         return Ok(());

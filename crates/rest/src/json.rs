@@ -37,8 +37,17 @@ pub(crate) fn separated<I: IntoIterator>(
     out.push(close);
 }
 
+/// What the value of a parameter may be.
+pub(crate) const PARAMETER: &str = "a number, a string, true or false";
+
 /// A parameter as gRPC writes it.
 pub(crate) fn parameter(name: &str, value: &Value) -> Result<InferParameter, RestError> {
+    parameter_of(value)
+        .ok_or_else(|| RestError::invalid(format!("the parameter `{name}` must be {PARAMETER}")))
+}
+
+/// The parameter of this value. `None`: it is not one of [`PARAMETER`].
+pub(crate) fn parameter_of(value: &Value) -> Option<InferParameter> {
     let choice = match value {
         Value::Bool(flag) => ParameterChoice::BoolParam(*flag),
         Value::String(text) => ParameterChoice::StringParam(text.clone()),
@@ -47,13 +56,9 @@ pub(crate) fn parameter(name: &str, value: &Value) -> Result<InferParameter, Res
             (None, Some(number)) => ParameterChoice::Uint64Param(number),
             (None, None) => ParameterChoice::DoubleParam(number.as_f64().unwrap_or(f64::NAN)),
         },
-        _ => {
-            return Err(RestError::invalid(format!(
-                "the parameter `{name}` must be a number, a string, true or false"
-            )));
-        }
+        _ => return None,
     };
-    Ok(InferParameter {
+    Some(InferParameter {
         parameter_choice: Some(choice),
     })
 }

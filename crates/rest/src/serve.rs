@@ -18,7 +18,7 @@ use tonic::{Extensions, Request, Status};
 use crate::coding::Coding;
 use crate::error::RestError;
 use crate::events::{EventBody, Form, Next, Responses};
-use crate::json::not_json;
+use crate::json::{PARAMETER, not_json};
 use crate::reflect::to_json;
 use crate::route::{ModelRef, Route};
 use crate::{generate, infer, memory, settings};
@@ -287,8 +287,7 @@ fn control_parameters(
             (_, Some(number), _) => ParameterChoice::Int64Param(number),
             (.., Some(text)) => ParameterChoice::StringParam(text.to_owned()),
             _ => {
-                let text =
-                    format!("the parameter `{name}` must be a number, a string, true or false");
+                let text = format!("the parameter `{name}` must be {PARAMETER}");
                 return Err(RestError::invalid(text));
             }
         };
