@@ -20,7 +20,8 @@ import numpy as np
 from inflight.executors.base import Request
 from inflight.executors.reference.core.admission import Bounds
 from inflight.executors.reference.core.blocks import BlockPool
-from inflight.executors.reference.core.engine import Engine, Iteration
+from inflight.executors.reference.core.engine import Engine
+from inflight.executors.reference.core.iteration import Iteration
 from inflight.executors.reference.core.reuse import ReuseIndex
 from inflight.executors.reference.core.rows import pack
 from inflight.executors.reference.core.runner import Outcome, Pending, Work

@@ -17,8 +17,10 @@ from inflight.executors.base import FinishReason, OutputConfig, Request, Respons
 from inflight.executors.reference.core.adapters import Adapters
 from inflight.executors.reference.core.admission import Bounds
 from inflight.executors.reference.core.blocks import BlockPool
+from inflight.executors.reference.core.branches import Proposer
 from inflight.executors.reference.core.drafts import LookupConfig
-from inflight.executors.reference.core.engine import Engine, Iteration, Proposer
+from inflight.executors.reference.core.engine import Engine
+from inflight.executors.reference.core.iteration import Iteration
 from inflight.executors.reference.core.options import cache_window, limit_windows, parse_options
 from inflight.executors.reference.core.reuse import ReuseIndex
 from inflight.executors.reference.core.rows import Row

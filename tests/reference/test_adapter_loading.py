@@ -15,7 +15,7 @@ from inflight.errors import UserMistake
 from inflight.executors.base import AdapterRefused, Executor, Request, StatusCode
 from inflight.executors.reference import create
 from inflight.executors.reference.core.adapters import Adapters, task_id_of
-from inflight.executors.reference.core.engine import Iteration
+from inflight.executors.reference.core.iteration import Iteration
 from inflight.executors.reference.core.refusal import Refused
 from inflight.executors.reference.executor import ReferenceExecutor
 from inflight.executors.reference.model.config import load_config
@@ -182,7 +182,7 @@ def test_a_name_takes_the_place_of_what_a_client_sent_under_its_number(tmp_path:
     save_peft(tmp_path / "7", named)
     subject = serving()
     assert run(subject, [asked(1, PROMPTS[0], sent(7, matrices("llama", 1)))])[1, 0].error is None
-    adapters = subject._adapters
+    adapters = subject.adapters
     assert adapters is not None
     assert install(adapters, "7", tmp_path / "7") == 7
     told = run(subject, [asked(1, PROMPTS[0], [task(7)])])
@@ -193,7 +193,7 @@ def test_what_was_read_for_a_request_does_not_outlive_its_name(tmp_path: Path) -
     """A request's adapter is read where no stream waits; the name may be gone when the engine gets to it."""
     save_peft(tmp_path / "files", matrices("llama", 1))
     subject = serving(limit=SIZE)
-    adapters = subject._adapters
+    adapters = subject.adapters
     assert adapters is not None
     task_id = install(adapters, "support", tmp_path / "files")
     # It is not in the cache any more, so that the request's own copy is read.

@@ -11,7 +11,8 @@ import pytest
 
 from inflight.executors.base import CacheChange, CacheChanges, NamedTensor, Request
 from inflight.executors.reference.core.cache_changes import ChangeLog
-from inflight.executors.reference.core.engine import Engine, Iteration
+from inflight.executors.reference.core.engine import Engine
+from inflight.executors.reference.core.iteration import Iteration
 
 from .support import engine, request, run
 from .test_capacity import PROMPT, salted

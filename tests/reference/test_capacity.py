@@ -11,7 +11,8 @@ import pytest
 from inflight.executors.base import FinishReason, NamedTensor, Request
 from inflight.executors.reference.core.admission import Bounds
 from inflight.executors.reference.core.blocks import BlockPool
-from inflight.executors.reference.core.engine import Engine, Iteration
+from inflight.executors.reference.core.engine import Engine
+from inflight.executors.reference.core.iteration import Iteration
 from inflight.executors.reference.core.reuse import ReuseIndex
 from inflight.executors.reference.core.runner import Outcome, Pending, Work
 from inflight.executors.reference.core.sampler import SamplerState

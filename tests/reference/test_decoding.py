@@ -13,8 +13,8 @@ import pytest
 from inflight.executors.base import FinishReason, NamedTensor
 from inflight.executors.reference.core.draft_model import DraftModel
 from inflight.executors.reference.core.drafts import Drafts, LookupConfig
-from inflight.executors.reference.core.engine import Iteration
 from inflight.executors.reference.core.extras import ExternalDrafts
+from inflight.executors.reference.core.iteration import Iteration
 from inflight.executors.reference.core.sampler import SamplerState
 from inflight.executors.reference.core.scheduler import CapacitySchedulerPolicy
 

@@ -9,8 +9,9 @@ import numpy.typing as npt
 import pytest
 
 from inflight.executors.base import NamedTensor, StatusCode
-from inflight.executors.reference.core.engine import Engine, Iteration
+from inflight.executors.reference.core.engine import Engine
 from inflight.executors.reference.core.extras import POOLING, read_extras
+from inflight.executors.reference.core.iteration import Iteration
 from inflight.executors.reference.core.pooling import Pooling
 from inflight.executors.reference.core.refusal import Refused
 from inflight.executors.reference.core.scheduler import CapacitySchedulerPolicy

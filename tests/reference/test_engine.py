@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from inflight.executors.base import FinishReason, NamedTensor, Request
 from inflight.executors.reference.core.drafts import LookupConfig
-from inflight.executors.reference.core.engine import Engine, Iteration
+from inflight.executors.reference.core.engine import Engine
+from inflight.executors.reference.core.iteration import Iteration
 from inflight.executors.reference.core.rows import Row
 from inflight.executors.reference.core.scheduler import CapacitySchedulerPolicy
 

@@ -22,8 +22,9 @@ from inflight.executors.base import Executor, FinishReason, NamedTensor
 from inflight.executors.reference import create
 from inflight.executors.reference.core.admission import Bounds, admit
 from inflight.executors.reference.core.blocks import BlockPool
-from inflight.executors.reference.core.engine import Engine, Iteration
+from inflight.executors.reference.core.engine import Engine
 from inflight.executors.reference.core.guides import MAX_FAMILIES, GuideRequest, Guides
+from inflight.executors.reference.core.iteration import Iteration
 from inflight.executors.reference.core.masks import Guide, stacked
 from inflight.executors.reference.core.refusal import Refused
 from inflight.executors.reference.core.runner import Outcome, Pending, Work

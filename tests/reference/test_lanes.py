@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from inflight.executors.base import Request
-from inflight.executors.reference.core.engine import Engine, Iteration
+from inflight.executors.reference.core.engine import Engine
+from inflight.executors.reference.core.iteration import Iteration
 from inflight.executors.reference.core.lanes import Lanes
 from inflight.executors.reference.core.rows import Row, TokenRows, pack
 from inflight.executors.reference.core.runner import LogProbs, Outcome, Pending, Work

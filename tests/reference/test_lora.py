@@ -19,7 +19,8 @@ from inflight.executors.base import NamedTensor, Request
 from inflight.executors.reference import create
 from inflight.executors.reference.core import adapters as adapters_module
 from inflight.executors.reference.core.adapters import Adapters, task_id_of
-from inflight.executors.reference.core.engine import Engine, Iteration
+from inflight.executors.reference.core.engine import Engine
+from inflight.executors.reference.core.iteration import Iteration
 from inflight.executors.reference.model.config import load_config
 from inflight.executors.reference.model.tensors import required_tensors
 from inflight.executors.reference.model.weights import CheckpointWeights, find_weights

@@ -31,8 +31,9 @@ from inflight.executors.reference.core.beams import BeamSearch
 from inflight.executors.reference.core.blocks import BlockTable
 from inflight.executors.reference.core.draft_model import DraftModel
 from inflight.executors.reference.core.drafts import Drafts, LookupConfig
-from inflight.executors.reference.core.engine import Engine, Iteration
+from inflight.executors.reference.core.engine import Engine
 from inflight.executors.reference.core.extras import numbers, read_extras
+from inflight.executors.reference.core.iteration import Iteration
 from inflight.executors.reference.core.masks import Guide
 from inflight.executors.reference.core.rows import Row
 from inflight.executors.reference.core.sampler import SamplerState

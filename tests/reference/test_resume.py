@@ -22,8 +22,9 @@ from inflight.executors.reference import create
 from inflight.executors.reference.core.adapters import Adapters
 from inflight.executors.reference.core.draft_model import DraftModel
 from inflight.executors.reference.core.drafts import LookupConfig
-from inflight.executors.reference.core.engine import Engine, Iteration
+from inflight.executors.reference.core.engine import Engine
 from inflight.executors.reference.core.extras import read_extras
+from inflight.executors.reference.core.iteration import Iteration
 from inflight.executors.reference.core.rows import Row
 from inflight.executors.reference.core.scheduler import CapacitySchedulerPolicy
 from inflight.executors.reference.errors import OptionError

@@ -13,7 +13,8 @@ from inflight.executors.base import Request
 from inflight.executors.reference.core.admission import Bounds
 from inflight.executors.reference.core.blocks import BlockPool
 from inflight.executors.reference.core.drafts import LookupConfig
-from inflight.executors.reference.core.engine import Engine, Iteration
+from inflight.executors.reference.core.engine import Engine
+from inflight.executors.reference.core.iteration import Iteration
 from inflight.executors.reference.core.options import limit_windows, parse_options
 from inflight.executors.reference.core.reuse import ReuseIndex
 from inflight.executors.reference.core.scheduler import CapacitySchedulerPolicy, Limits

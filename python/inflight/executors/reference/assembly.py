@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from inflight.executors.base import Executor
 
     from .core.adapters import Adapters
-    from .core.engine import Engine, Proposer
+    from .core.branches import Proposer
+    from .core.engine import Engine
     from .core.guides import Guides
     from .core.options import Options
     from .core.runner import Built

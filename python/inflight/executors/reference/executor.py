@@ -26,9 +26,10 @@ from inflight.executors.base import (
 
 from .core.adapters import Adapters, Loaded
 from .core.cache_changes import ChangeLog
-from .core.engine import Engine, Iteration
+from .core.engine import Engine
 from .core.extras import read_extras
 from .core.guides import Guides
+from .core.iteration import Iteration
 from .core.masks import Guide
 from .core.refusal import Refused
 from .core.rows import Row, TokenRows, pack

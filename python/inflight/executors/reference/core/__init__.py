@@ -1,6 +1,9 @@
 """In-flight batching without a model or a device: who runs, where their cache lies, and what a token means.
 
-    engine     one iteration                    runner     the seam: what the engine asks to compute
+    engine     the order of an iteration        iteration  what one did
+    intake     a request comes                  requests   those in flight, and what a token means
+    branches   tokens that the host chooses     reports    what is kept of a token in addition
+    runner     the seam: what is computed       arrival    what a request begins with
     admission  one request's check              extras     what a request's tensors ask
     refusal    why a request is not served      options    sizes and their defaults
     queue      who waits, in order              scheduler  which sequences run next

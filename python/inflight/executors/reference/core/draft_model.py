@@ -11,13 +11,14 @@ from collections.abc import Sequence
 
 from inflight.executors.base import Request, SamplingConfig
 
-from .engine import Engine, Iteration
+from .engine import Engine
 from .extras import CACHE_SALT
+from .iteration import Iteration
 from .sequence import SequenceState
 
 
 class DraftModel:
-    """Implements `engine.Proposer`. One thread owns it: that of the engine it drafts for."""
+    """Implements `branches.Proposer`. One thread owns it: that of the engine it drafts for."""
 
     def __init__(self, engine: Engine, max_seq_len: int, max_draft_len: int) -> None:
         self._engine = engine

@@ -45,7 +45,7 @@ class RequestState:
     context_logits: Float32 | None = None
     #: Filled like the record, where an embedding is asked for.
     pool: Pool | None = None
-    #: By the clock of `engine.Iteration`.
+    #: By the clock of `iteration.Iteration`.
     arrived_s: float = 0.0
 
     @property

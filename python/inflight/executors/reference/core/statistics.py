@@ -14,7 +14,7 @@ from datetime import datetime
 from inflight.executors.base import IterationStats
 
 from .blocks import BlockPool, CacheStats
-from .engine import Iteration
+from .iteration import Iteration
 from .scheduler import Limits
 
 #: Iterations that are kept for the next question; TensorRT-LLM's default.

@@ -1,0 +1,85 @@
+"""Takes requests in: checks each, and makes its state with the guide and the adapter that it asks for.
+
+Owns why a request is refused when it comes and the keys of sequences. Knows nothing of iterations.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+from inflight.executors.base import Request, StatusCode
+from inflight.executors.reference.model.lora import Adapter
+
+from . import resume, reuse
+from .adapters import Adapters, Loaded, LoraRequest
+from .admission import Bounds, admit
+from .arrival import arrive
+from .drafts import LookupConfig
+from .guides import unavailable
+from .masks import Guide
+from .refusal import Refused
+from .sequence import RequestState
+from .thinking import ThinkingBudget
+
+
+class Intake:
+    """What is the same for every request that comes."""
+
+    def __init__(
+        self, bounds: Bounds, lookup: LookupConfig | None, adapters: Adapters | None, *, guesses: bool
+    ) -> None:
+        self._bounds = bounds
+        #: Prompt lookup for every request; None: only drafts that requests bring.
+        self._lookup = lookup
+        #: None: requests with LoRA are refused.
+        self._adapters = adapters
+        #: Whether tokens are guessed for every request.
+        self._guesses = guesses
+        self._keys = itertools.count()
+
+    def receive(
+        self,
+        request: Request,
+        guide: Guide | Refused | None,
+        arrived_s: float,
+        loaded: Loaded | None,
+        num_waiting: int,
+    ) -> RequestState:
+        """The state of a request that is served, while ``num_waiting`` sequences wait. Errors: `Refused`."""
+        admitted = admit(request, self._bounds)
+        if isinstance(guide, Refused):
+            raise guide
+        if guide is None and admitted.extras.guide is not None:
+            raise unavailable()
+        if admitted.extras.thinking is not None:
+            guide = ThinkingBudget(admitted.extras.thinking, self._bounds.vocab_size)
+        if num_waiting + len(resume.sequences(request)) > self._bounds.max_queue_size:
+            raise Refused(
+                StatusCode.RESOURCE_EXHAUSTED,
+                f"{num_waiting} sequences wait and the queue holds {self._bounds.max_queue_size}; "
+                "try again later or ask for fewer sequences",
+            )
+        state = arrive(
+            request,
+            admitted,
+            guide,
+            self._bounds.vocab_size,
+            arrived_s,
+            self._keys,
+            self._lookup,
+            guesses=self._guesses,
+        )
+        if admitted.extras.lora is not None:
+            state.adapter = self._acquire(admitted.extras.lora, loaded)
+            # What one adapter computed is nothing to another.
+            state.cache_root = reuse.root(state.cache_root + state.adapter.fingerprint)
+        return state
+
+    def _acquire(self, lora: LoraRequest, loaded: Loaded | None) -> Adapter:
+        if self._adapters is None:
+            raise Refused(
+                StatusCode.UNIMPLEMENTED,
+                "the reference executor does not implement `lora_task_id` over several ranks; send the "
+                "request without it",
+            )
+        return self._adapters.acquire(lora, loaded)
