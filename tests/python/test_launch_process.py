@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from inflight.launch.events import Event, Exited, Line
 from inflight.launch.process import GUARD, ChildProcess, find_descendants
-from inflight.launch.supervisor import Event, Exited, Line
 from support.processes import exists, wait_until
 
 MPIRUN = ("mpirun", "-n", "2", "--bind-to", "none", "--allow-run-as-root", "--oversubscribe")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from inflight.launch.events import Event, Exited, Line, ReloadRequested, StopRequested
 from inflight.launch.plan import LaunchPlan, ProcessSpec
 from inflight.launch.plan import plan as make_plan
 from inflight.launch.rollout import Swap, swaps
-from inflight.launch.supervisor import Event, Exited, Line, ReloadRequested, StopRequested
 from inflight.launch.topology import Reload
 from inflight.launch.topology_file import parse
 from support.supervised import GATEWAY_UP, WORKER_UP, World
@@ -111,10 +111,10 @@ def test_a_new_worker_that_never_listens_is_given_up() -> None:
 
 
 class Unconvinced(Reloaded):
-    """Its gateway gets no token from the new worker."""
+    """Its gateway gets no token from the worker that comes first."""
 
     def look(self, address: str) -> Mapping[str, bool] | None:
-        return {worker: worker.endswith(":1") for worker in super().look(address) or ()}
+        return {worker: not worker.endswith(":3") for worker in super().look(address) or ()}
 
 
 def test_a_new_worker_without_a_token_is_taken_out_again() -> None:
@@ -327,3 +327,34 @@ def test_a_new_gateway_that_does_not_come_up_changes_nothing(
     assert f"told `{reason}`" in world.log
     assert "finish gateway" not in world.log
     assert world.workers == ["127.0.0.1:3"]
+
+
+WORKER_3_UP = Line("worker.3", "inflight worker: listening on grpc://127.0.0.1:4")
+GATEWAY_3_UP = Line("gateway.3", "inflight gateway: listening on http://127.0.0.1:2")
+
+
+@pytest.mark.parametrize(
+    ("deaf", "replaced"),
+    [
+        ("worker.2", ["worker.3 replaced worker"]),
+        (
+            "gateway.2",
+            ["worker.2 replaced worker", "worker.3 replaced worker.2", "gateway.3 replaced gateway"],
+        ),
+    ],
+)
+def test_a_reload_replaces_those_that_run_while_what_the_last_one_gave_up_still_ends(
+    deaf: str, replaced: list[str]
+) -> None:
+    if deaf == "worker.2":
+        again = ReloadRequested(PLAN, lambda _: None, lambda _: None)
+        world: Reloaded = Unconvinced((9, NEXT_UP), (130, again), (131, WORKER_3_UP), (150, STOP))
+    else:
+        # The gateway of the first reload never listens.
+        plan = replace(PLAN, processes=(FIRST, OTHER))
+        again = ReloadRequested(plan, lambda _: None, lambda _: None)
+        world = with_other_gateway((45, again), (50, WORKER_3_UP), (52, GATEWAY_3_UP), (70, STOP))
+    world.deaf = (deaf,)
+    assert world.run(PLAN) == 0
+    assert [line for line in world.log if " replaced " in line] == replaced
+    assert world.log.index(f"terminate {deaf}") < world.log.index(f"kill {deaf}")

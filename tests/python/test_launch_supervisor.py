@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
+from inflight.launch.events import Exited, Line, StopRequested
 from inflight.launch.plan import LaunchPlan, ProcessSpec
-from inflight.launch.supervisor import Exited, Line, StopRequested
 from inflight.launch.topology import Restart
 from support.supervised import GATEWAY_UP, WORKER_UP, World
 

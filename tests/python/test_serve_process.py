@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
+from inflight.launch.events import Line, StopRequested
 from inflight.launch.process import command_line
 from inflight.launch.run import EventQueue
-from inflight.launch.supervisor import Line, StopRequested
 
 
 class Serve:

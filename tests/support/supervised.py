@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from inflight.launch.events import Event, Exited, Line
 from inflight.launch.plan import LaunchPlan, ProcessSpec
-from inflight.launch.supervisor import Event, Exited, Line, Supervisor
+from inflight.launch.supervisor import Supervisor
 
 WORKER_UP = Line("worker", "inflight worker: listening on grpc://127.0.0.1:1")
 GATEWAY_UP = Line("gateway", "inflight gateway: listening on http://127.0.0.1:2")

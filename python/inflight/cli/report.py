@@ -14,7 +14,7 @@ COLORS = {"worker": "green", "gateway": "blue"}
 
 
 class TerminalReport:
-    """Writes to standard output; implements `inflight.launch.supervisor.Report`."""
+    """Writes to standard output; implements `inflight.launch.events.Report`."""
 
     def __init__(
         self, output: Output, names: Sequence[str], model_name: str, *, key: bool, prefix: bool = True

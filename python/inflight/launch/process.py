@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from inflight.launch.supervisor import Event, Exited, Line
+from inflight.launch.events import Event, Exited, Line
 
 #: Holds the supervisor's process id in a child's environment; who finds it has a supervisor.
 PARENT_VARIABLE = "INFLIGHT_PARENT_PID"
@@ -117,7 +117,7 @@ def find_leader(launcher: int) -> int | None:
 
 
 class ChildProcess:
-    """A running child; implements `inflight.launch.supervisor.Child`."""
+    """A running child; implements `inflight.launch.child.Process`."""
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ restarted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
@@ -97,24 +97,33 @@ def base_name(name: str) -> str:
     return name.partition(GENERATION)[0]
 
 
-def swaps(running: Sequence[ProcessSpec], plan: LaunchPlan, reload: Reload) -> tuple[Swap, ...]:
-    """How the `running` processes become those of `plan`. First workers, then gateways; of each, what is new
-    first and what is no longer wanted last. What would be the same stays, unless `reload` wants all replaced;
-    where no worker would change, all are replaced: that is what a reload is asked for then.
+def swaps(
+    running: Sequence[ProcessSpec], plan: LaunchPlan, reload: Reload, ending: Iterable[str] = ()
+) -> tuple[Swap, ...]:
+    """How the `running` processes become those of `plan`; no new one gets the name of one that is `ending`.
+
+    First workers, then gateways; of each, what is new first and what is no longer wanted last. What would be
+    the same stays, unless `reload` wants all replaced; where no worker would change, all are replaced: that
+    is what a reload is asked for then.
     """
-    workers = _pairs(running, plan, is_gateway=False, has_old_ports=reload.order == "stop-first")
+    taken = {*ending, *(spec.name for spec in running)}
+    workers = _pairs(running, plan, taken, is_gateway=False, has_old_ports=reload.order == "stop-first")
     changed = workers if reload.workers == "always" else [pair for pair in workers if not _is_same(pair)]
-    gateways = _pairs(running, plan, is_gateway=True, has_old_ports=True)
+    gateways = _pairs(running, plan, taken, is_gateway=True, has_old_ports=True)
     replaces_all = reload.gateways == "always"
     return (*(changed or workers), *(pair for pair in gateways if replaces_all or not _is_same(pair)))
 
 
 def _pairs(
-    running: Sequence[ProcessSpec], plan: LaunchPlan, *, is_gateway: bool, has_old_ports: bool
+    running: Sequence[ProcessSpec],
+    plan: LaunchPlan,
+    taken: set[str],
+    *,
+    is_gateway: bool,
+    has_old_ports: bool,
 ) -> list[Swap]:
     old = {_place(spec): spec for spec in running if _is_gateway(spec) == is_gateway}
     new = {_place(spec): spec for spec in plan.processes if _is_gateway(spec) == is_gateway}
-    taken = {spec.name for spec in running}
     added = []
     for place, spec in new.items():
         if place not in old:

@@ -15,11 +15,13 @@ from pathlib import Path
 from types import FrameType
 
 from inflight.errors import UserMistake
+from inflight.launch.child import Process
 from inflight.launch.control import ControlSocket
+from inflight.launch.events import Event, Line, ReloadRequested, Report, StopRequested
 from inflight.launch.plan import LaunchPlan, ProcessSpec
 from inflight.launch.ports import Listeners
 from inflight.launch.process import ChildProcess, command
-from inflight.launch.supervisor import Child, Event, Line, ReloadRequested, Report, StopRequested, Supervisor
+from inflight.launch.supervisor import Supervisor
 
 #: A probe that hangs must not keep the supervisor from hearing its children for long.
 PROBE_TIMEOUT_S = 1.0
@@ -110,7 +112,7 @@ def supervise(
         if plan.worker_file is not None:
             write_workers(Path(plan.worker_file), addresses)
 
-    def start(spec: ProcessSpec, arguments: Sequence[str]) -> Child:
+    def start(spec: ProcessSpec, arguments: Sequence[str]) -> Process:
         return ChildProcess(
             spec.name,
             command(spec.launcher, arguments),

@@ -1,26 +1,23 @@
 """The loop over child processes: starts them in order, waits until they are ready, stops them in the
 reverse order, starts those again that may be restarted, and ends when another one dies.
 
-Owns the states of a child and every decision. Clock, processes, probes and output come from outside, so
-that tests replay histories without any.
+Owns every decision; what is remembered of a child is in `child`, and `rollout` decides who is replaced while
+all run, and in which steps. Clock, processes, probes and output come from outside, so that tests replay
+histories without any.
 
-`rollout` decides who is replaced while all run, and in which steps.
-
-A child's states: waiting (for those before it) -> starting (runs, silent) -> probing (has announced its
-address) -> ready -> gone. One that may be restarted and dies once all were ready goes from there through
-resting (until its wait is over) back to starting. Stopping is a state of the whole: those that no running
-one was started after are asked to end, then those before them.
+Stopping is a state of the whole: those that no running one was started after are asked to end, then those
+before them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
-from typing import Protocol
+from dataclasses import replace
 
 from inflight.errors import UserMistake
-from inflight.launch.plan import LaunchPlan, ProcessSpec, announced_address
+from inflight.launch.child import Child, Process, State
+from inflight.launch.events import Event, Exited, Line, ReloadRequested, Report
+from inflight.launch.plan import LaunchPlan, ProcessSpec
 from inflight.launch.rollout import Rollout, swaps
 
 #: How often readiness is asked for; its cost is one local request.
@@ -29,91 +26,6 @@ PROBE_EVERY_S = 0.1
 LONGEST_WAIT_S = 60.0
 #: Exit code where a child's own says nothing (it ended with 0, or never became ready).
 EXIT_CHILD_ENDED = 1
-#: Characters of a dead child's last line that are repeated.
-LAST_LINE_CHARACTERS = 200
-
-
-@dataclass(frozen=True)
-class Line:
-    """A child wrote a line."""
-
-    name: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Exited:
-    """A child ended; a negative code is the signal that ended it."""
-
-    name: str
-    code: int
-
-
-@dataclass(frozen=True)
-class StopRequested:
-    """The supervisor got a signal."""
-
-    signal_number: int
-
-
-@dataclass(frozen=True)
-class ReloadRequested:
-    """The processes are to be replaced by those of another plan."""
-
-    plan: LaunchPlan
-    #: Takes progress for the one who asked.
-    tell: Callable[[str], None]
-    #: Takes the end: an empty text for success, else a sentence. Called once.
-    done: Callable[[str], None]
-
-
-Event = Line | Exited | StopRequested | ReloadRequested
-
-
-class Child(Protocol):
-    """A running process."""
-
-    def terminate(self) -> None:
-        """Asks it to end."""
-
-    def finish(self) -> None:
-        """Asks a gateway to end with its last request."""
-
-    def kill(self) -> None:
-        """Ends it."""
-
-
-class Report(Protocol):
-    """Where people read what happens."""
-
-    def line(self, name: str, text: str) -> None:
-        """A child's log line."""
-
-    def ready(self, addresses: Mapping[str, str]) -> None:
-        """Everything is ready; `addresses` by process name."""
-
-    def stopping(self) -> None:
-        """The stop was asked for and has begun."""
-
-    def restarting(self, sentence: str) -> None:
-        """A child died and is started again."""
-
-    def reloading(self, sentence: str) -> None:
-        """How the replacement of processes goes."""
-
-    def failed(self, sentence: str) -> None:
-        """Why everything ends."""
-
-
-class State(Enum):
-    """See the module's text."""
-
-    WAITING = "waiting"
-    STARTING = "starting"
-    PROBING = "probing"
-    READY = "ready"
-    RESTING = "resting"
-    GONE = "gone"
 
 
 class Supervisor:
@@ -123,7 +35,7 @@ class Supervisor:
         self,
         plan: LaunchPlan,
         *,
-        start: Callable[[ProcessSpec, Sequence[str]], Child],
+        start: Callable[[ProcessSpec, Sequence[str]], Process],
         next_event: Callable[[float], Event | None],
         clock: Callable[[], float],
         probe: Callable[[str, str], bool],
@@ -146,25 +58,13 @@ class Supervisor:
         self._publish = publish
         self._look = look
         self._keep_listening = keep_listening
-        self._specs = {spec.name: spec for spec in plan.processes}
-        self._states = dict.fromkeys(self._specs, State.WAITING)
-        self._children: dict[str, Child] = {}
-        self._addresses: dict[str, str] = {}
-        self._last_lines: dict[str, str] = {}
-        #: When a child became ready, or is killed or started if it does not or is not yet.
-        self._ready_since: dict[str, float] = {}
-        self._give_up_at: dict[str, float] = {}
-        self._restart_at: dict[str, float] = {}
-        self._restarts = dict.fromkeys(self._specs, 0)
+        #: By name, in the order of their start.
+        self._children = {spec.name: Child(spec) for spec in plan.processes}
         self._announced_ready = False
         self._stopping = False
-        #: The children that were asked to end, and when each is killed.
-        self._leaving: dict[str, float] = {}
         self._exit_code = 0
         #: Those that gateways are to have.
-        self._workers = [spec.name for spec in plan.processes if spec.ready_path is None]
-        #: Those whose end is not an accident.
-        self._dispensable: set[str] = set()
+        self._workers = [one.spec.name for one in self._children.values() if not one.is_gateway]
         self._rollout: tuple[Rollout, ReloadRequested] | None = None
 
     def run(self) -> int:
@@ -179,9 +79,10 @@ class Supervisor:
                 else:
                     self._start_next()
                     self._restart_rested()
-                    self._end_dismissed()
+                    self._kill_late()
                     self._probe_all()
                     self._advance_rollout()
+                    self._forget_gone()
                     if not self._announced_ready and self._clock() >= give_up_at:
                         self._fail("nothing was ready in time", EXIT_CHILD_ENDED)
                         continue
@@ -191,80 +92,64 @@ class Supervisor:
         finally:
             self._end_rollout("everything ends")
             # Whatever went wrong in here, nothing is left behind.
-            for name in self._running():
-                self._children[name].kill()
+            self._kill_all()
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, ReloadRequested):
             self._begin_rollout(event)
         elif isinstance(event, Line):
             self._report.line(event.name, event.text)
-            self._last_lines[event.name] = event.text.strip() or self._last_lines.get(event.name, "")
-            address = announced_address(event.text)
-            if address is not None and self._states.get(event.name) is State.STARTING:
-                self._addresses[event.name] = address
-                self._states[event.name] = State.PROBING
+            # The last lines of one that is forgotten may come after its end.
+            if event.name in self._children:
+                self._children[event.name].hear(event.text)
         elif isinstance(event, Exited):
-            self._gone(event)
+            self._gone(self._children[event.name], event.code)
         elif self._stopping:
             # A user who asks twice does not want to wait.
             self._exit_code = self._exit_code or 128 + event.signal_number
-            for name in self._running():
-                self._children[name].kill()
+            self._kill_all()
         else:
             self._stopping = True
             self._report.stopping()
 
-    def _gone(self, event: Exited) -> None:
-        was_ready = self._states[event.name] is State.READY
-        self._states[event.name] = State.GONE
-        self._leaving.pop(event.name, None)
-        self._give_up_at.pop(event.name, None)
-        if self._stopping or event.name in self._dispensable:
+    def _gone(self, child: Child, code: int) -> None:
+        was_ready = child.state is State.READY
+        child.end()
+        if self._stopping or child.is_dispensable:
             return
-        how = f"was ended by signal {-event.code}" if event.code < 0 else f"ended with code {event.code}"
-        when = "" if was_ready else " before it was ready"
-        code = 128 - event.code if event.code < 0 else event.code or EXIT_CHILD_ENDED
-        if self._may_restart(event):
-            self._rest(event.name, how + when, code)
-            return
-        self._fail(f"the {event.name} {how}{when}; see its last lines above", code)
-
-    def _may_restart(self, event: Exited) -> bool:
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+        how += "" if was_ready else " before it was ready"
+        exit_code = 128 - code if code < 0 else code or EXIT_CHILD_ENDED
         # What fails at the first start fails again, and so does a mistake of the user.
-        permitted = self._specs[event.name].restart_port is not None
-        return permitted and self._announced_ready and event.code != UserMistake.exit_code
-
-    def _rest(self, name: str, how: str, code: int) -> None:
-        policy = self._plan.restart
-        ready_since = self._ready_since.pop(name, None)
-        if ready_since is not None and self._clock() - ready_since >= policy.forgiven_after_s:
-            self._restarts[name] = 0
-        if self._restarts[name] >= policy.most:
-            after = f" after {policy.most} restarts" if policy.most else ""
-            self._fail(f"the {name} {how}{after}; see its last lines above", code)
+        permitted = child.spec.restart_port is not None and code != UserMistake.exit_code
+        if permitted and self._announced_ready:
+            self._rest(child, how, exit_code)
             return
-        wait_s = policy.first_wait_s * 2 ** self._restarts[name]
-        self._restarts[name] += 1
-        self._restart_at[name] = self._clock() + wait_s
-        self._states[name] = State.RESTING
+        self._fail(f"the {child.spec.name} {how}; see its last lines above", exit_code)
+
+    def _rest(self, child: Child, how: str, exit_code: int) -> None:
+        policy, name, now = self._plan.restart, child.spec.name, self._clock()
+        if child.ready_since is not None and now - child.ready_since >= policy.forgiven_after_s:
+            child.restarts = 0
+        if child.restarts >= policy.most:
+            after = f" after {policy.most} restarts" if policy.most else ""
+            self._fail(f"the {name} {how}{after}; see its last lines above", exit_code)
+            return
+        wait_s = policy.first_wait_s * 2**child.restarts
+        child.rest(now + wait_s)
         self._report.restarting(
-            f"the {name} {how}, last line `{_shortened(self._last_lines.get(name, ''))}`; restarting it in "
-            f"{wait_s:g} s ({self._restarts[name]} of {policy.most})"
+            f"the {name} {how}, last line `{child.last_line}`; restarting it in "
+            f"{wait_s:g} s ({child.restarts} of {policy.most})"
         )
 
     def _restart_rested(self) -> None:
-        for name, spec in self._specs.items():
-            state = self._states[name]
-            if state is State.RESTING and self._clock() >= self._restart_at[name]:
-                self._children[name] = self._start(spec, spec.resolve_again(self._addresses))
-                self._states[name] = State.STARTING
-                self._give_up_at[name] = self._clock() + self._plan.ready_within_s
-            starts = state in (State.STARTING, State.PROBING)
-            if starts and self._clock() >= self._give_up_at.get(name, float("inf")):
-                # It counts as dead once it is heard to be gone.
-                self._children[name].kill()
-                self._give_up_at[name] = float("inf")
+        for one in self._children.values():
+            if one.state is State.RESTING and self._clock() >= one.restart_at:
+                self._start_again(one)
+
+    def _start_again(self, child: Child) -> None:
+        process = self._start(child.spec, child.spec.resolve_again(self._addresses()))
+        child.start(process, self._clock() + self._plan.ready_within_s)
 
     def _fail(self, sentence: str, code: int) -> None:
         self._report.failed(sentence)
@@ -272,55 +157,59 @@ class Supervisor:
         self._stopping = True
 
     def _start_next(self) -> None:
-        for spec in self._specs.values():
-            waits = self._states[spec.name] is State.WAITING
-            if waits and all(self._states[name] is State.READY for name in spec.after):
-                self._children[spec.name] = self._start(spec, spec.resolve(self._addresses))
-                self._states[spec.name] = State.STARTING
+        for one in self._children.values():
+            waits = one.state is State.WAITING
+            if waits and all(self.is_ready(name) for name in one.spec.after):
+                one.start(self._start(one.spec, one.spec.resolve(self._addresses())))
 
     def _probe_all(self) -> None:
-        for name, state in self._states.items():
-            if state is not State.PROBING:
+        for name, one in self._children.items():
+            if one.state is not State.PROBING:
                 continue
-            path = self._specs[name].ready_path
-            if path is None or self._probe(self._addresses[name], path):
-                self._states[name] = State.READY
-                self._ready_since[name] = self._clock()
-                self._give_up_at.pop(name, None)
+            path = one.spec.ready_path
+            if path is None or self._probe(self.address(name), path):
+                one.become_ready(self._clock())
                 if name in self._workers:
                     self.publish(self._workers)
         # Those that waited for a process that became ready just now.
         self._start_next()
-        if not self._announced_ready and all(s is State.READY for s in self._states.values()):
+        if not self._announced_ready and all(self.is_ready(name) for name in self._children):
             self._announced_ready = True
-            self._report.ready(dict(self._addresses))
+            self._report.ready(self._addresses())
 
     def _stop_next(self) -> None:
         running = self._running()
-        needed = {before for name in running for before in self._specs[name].after}
-        for name in running:
-            if name in self._leaving:
-                if self._clock() >= self._leaving[name]:
-                    self._children[name].kill()
-                    # Killed once; what remains is to hear that it is gone.
-                    self._leaving[name] = float("inf")
-            elif name not in needed:
-                self._leaving[name] = self._clock() + self._specs[name].stop_grace_s
-                self._children[name].terminate()
+        needed = {before for one in running for before in one.spec.after}
+        for one in running:
+            if one.kill_at is None and one.spec.name not in needed:
+                one.terminate(self._clock())
+        self._kill_late()
 
-    def _end_dismissed(self) -> None:
-        for name, at in self._leaving.items():
-            if self._clock() >= at:
-                self._children[name].kill()
-                self._leaving[name] = float("inf")
+    def _kill_late(self) -> None:
+        for one in self._children.values():
+            one.kill_if_late(self._clock())
+
+    def _kill_all(self) -> None:
+        for one in self._running():
+            one.kill()
+
+    def _forget_gone(self) -> None:
+        """Forgets those that nobody misses."""
+        gone = [name for name, one in self._children.items() if one.is_dispensable and self.is_gone(name)]
+        for name in gone:
+            del self._children[name]
+            self._keep_listening([one.spec for one in self._children.values()])
 
     def _begin_rollout(self, asked: ReloadRequested) -> None:
         if self._stopping or not self._announced_ready or self._rollout is not None:
             busy = "another reload is under way" if self._rollout else "not everything is ready"
             asked.done(f"{busy}; nothing was replaced")
             return
-        running = [spec for spec in self._specs.values() if spec.ready_path or spec.name in self._workers]
-        todo = swaps(running, asked.plan, asked.plan.reload)
+        # The last reload may have given up one that is still ending.
+        staying = {name: one for name, one in self._children.items() if not one.is_dispensable}
+        running = [one.spec for name, one in staying.items() if one.is_gateway or name in self._workers]
+        ending = self._children.keys() - staying.keys()
+        todo = swaps(running, asked.plan, asked.plan.reload, ending)
 
         def tell(sentence: str) -> None:
             self._report.reloading(sentence)
@@ -337,14 +226,12 @@ class Supervisor:
         rollout, _ = self._rollout
         end = rollout.advance(self)
         self._workers = rollout.workers
-        for name, spec in self._specs.items():
-            if spec.ready_path is not None:
+        for one in self._children.values():
+            if one.is_gateway:
                 # Gateways end before the workers that they have.
-                self._specs[name] = replace(spec, after=tuple(self._workers))
+                one.spec = replace(one.spec, after=tuple(self._workers))
         if end is not None:
             self._end_rollout(end)
-        for name in [name for name in self._dispensable if self.is_gone(name)]:
-            self._forget(name)
 
     def _end_rollout(self, end: str) -> None:
         if self._rollout is not None:
@@ -353,92 +240,82 @@ class Supervisor:
             self._report.reloading(f"reload failed: {end}" if end else "reload done")
             asked.done(end)
 
-    def _forget(self, name: str) -> None:
-        self._dispensable.discard(name)
-        for known in (self._specs, self._states, self._children, self._addresses, self._restarts):
-            known.pop(name, None)
-        self._keep_listening(list(self._specs.values()))
-
     # What `rollout.Crew` asks for.
 
     def add(self, spec: ProcessSpec) -> None:
         """Starts a process that nobody misses if it ends."""
-        address = self._addresses.get(spec.name)
-        arguments = spec.resolve({}) if address is None else spec.resolve_again(self._addresses)
-        self._specs[spec.name] = spec
-        self._restarts.setdefault(spec.name, 0)
-        self._dispensable.add(spec.name)
-        self._children[spec.name] = self._start(spec, arguments)
-        self._states[spec.name] = State.STARTING
-        self._give_up_at[spec.name] = self._clock() + self._plan.ready_within_s
+        child = self._children.setdefault(spec.name, Child(spec))
+        child.spec, child.is_dispensable = spec, True
+        if child.address is not None:
+            self._start_again(child)
+        else:
+            child.start(self._start(spec, spec.resolve({})), self._clock() + self._plan.ready_within_s)
 
     def keep(self, name: str) -> None:
         """From now on its end is an accident."""
-        self._dispensable.discard(name)
+        self._children[name].is_dispensable = False
 
     def finish(self, name: str) -> None:
         """Asks a gateway to end with its last request; nobody misses it."""
-        self._dispensable.add(name)
-        self._give_up_at.pop(name, None)
+        child = self._children[name]
+        child.is_dispensable = True
         # Nobody accepts at an address that no gateway has any more.
-        self._keep_listening([spec for other, spec in self._specs.items() if other != name])
-        if self.is_ready(name):
-            self._children[name].finish()
+        self._keep_listening([one.spec for one in self._children.values() if one is not child])
+        if child.state is State.READY and child.process is not None:
+            child.process.finish()
         else:
             self.dismiss(name)
 
     def dismiss(self, name: str) -> None:
         """Asks it to end; nobody misses it."""
-        self._dispensable.add(name)
-        self._give_up_at.pop(name, None)
-        if name in self._running():
-            self._leaving[name] = self._clock() + self._specs[name].stop_grace_s
-            self._children[name].terminate()
+        child = self._children[name]
+        child.is_dispensable = True
+        if child.is_running:
+            child.terminate(self._clock())
         else:
-            self._states[name] = State.GONE
+            child.end()
 
     def is_ready(self, name: str) -> bool:
         """Whether it listens."""
-        return self._states.get(name) is State.READY
+        return name in self._children and self._children[name].state is State.READY
 
     def is_gone(self, name: str) -> bool:
         """Whether it has ended."""
         # One that is forgotten has.
-        return self._states.get(name, State.GONE) is State.GONE
+        return name not in self._children or self._children[name].state is State.GONE
 
     def address(self, name: str) -> str:
         """Where it listens."""
-        return self._addresses[name]
+        return self._addresses()[name]
 
     def last_line(self, name: str) -> str:
         """What it wrote last."""
-        return _shortened(self._last_lines.get(name, ""))
+        return self._children[name].last_line if name in self._children else ""
 
     def publish(self, names: Sequence[str]) -> None:
         """Sends the gateways the addresses of the workers."""
-        self._publish([self._addresses[name] for name in names if name in self._addresses])
+        addresses = self._addresses()
+        self._publish([addresses[name] for name in names if name in addresses])
 
     def known(self) -> list[Mapping[str, bool] | None]:
         """The workers of each gateway."""
-        gateways = [spec.name for spec in self._specs.values() if spec.ready_path is not None]
-        return [self._look(self._addresses[name]) for name in gateways]
+        gateways = [one for one in self._children.values() if one.is_gateway and not one.is_dispensable]
+        return [self._look(self.address(one.spec.name)) for one in gateways]
 
-    def _running(self) -> list[str]:
-        without_process = (State.WAITING, State.RESTING, State.GONE)
-        return [name for name, state in self._states.items() if state not in without_process]
+    def _addresses(self) -> dict[str, str]:
+        return {name: one.address for name, one in self._children.items() if one.address is not None}
+
+    def _running(self) -> list[Child]:
+        return [one for one in self._children.values() if one.is_running]
 
     def _wait_s(self, give_up_at: float) -> float:
-        now = self._clock()
-        if self._stopping:
-            return min([LONGEST_WAIT_S, *(max(at - now, 0.0) for at in self._leaving.values())])
-        if self._rollout is not None or State.PROBING in self._states.values():
-            return PROBE_EVERY_S
-        if not self._announced_ready:
-            return max(give_up_at - now, 0.0)
-        resting = [at for name, at in self._restart_at.items() if self._states[name] is State.RESTING]
-        times = [*resting, *self._give_up_at.values()]
+        now, children = self._clock(), self._children.values()
+        times = [one.kill_at for one in children if one.kill_at is not None]
+        if not self._stopping:
+            if self._rollout is not None or any(one.state is State.PROBING for one in children):
+                return PROBE_EVERY_S
+            if not self._announced_ready:
+                return max(give_up_at - now, 0.0)
+            times += [one.restart_at for one in children if one.state is State.RESTING]
+            times += [one.give_up_at for one in children]
         return min([LONGEST_WAIT_S, *(max(at - now, 0.0) for at in times)])
-
-
-def _shortened(line: str) -> str:
-    return line if len(line) <= LAST_LINE_CHARACTERS else f"{line[:LAST_LINE_CHARACTERS]}…"

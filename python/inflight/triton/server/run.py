@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from inflight.launch.events import Event, Exited, Line, StopRequested
 from inflight.launch.process import GUARD, RANK_VARIABLES, ChildProcess, find_descendants
 from inflight.launch.run import answers_ok
-from inflight.launch.supervisor import Event, Exited, Line, StopRequested
 from inflight.triton.server.plan import ServerPlan
 
 NAME = "tritonserver"
