@@ -13,8 +13,9 @@ from inflight.checklist import loads, material, page
 from inflight.checklist.check import checks
 from inflight.checklist.outcome import Outcome
 from inflight.cli.app import inflight
-from inflight.executors.tensorrt_llm.adapters import WEIGHTS, Unloadable, check_adapter
+from inflight.executors.tensorrt_llm.adapters import Unloadable, check_adapter
 from inflight.launch.model import DEMO_DIRECTORY
+from inflight.model.lora import PEFT_WEIGHTS
 
 
 def test_all_of_it_is_tried_on_the_reference_executor(tmp_path: Path) -> None:
@@ -83,7 +84,7 @@ def test_the_adapter_that_is_made_is_one(tmp_path: Path) -> None:
     config = json.loads((DEMO_DIRECTORY / "config.json").read_text())
     material.write_adapter(tmp_path / "1", config)
     check_adapter(tmp_path / "1", tuple(material.LAYERS), material.RANK)
-    with safe_open(tmp_path / "1" / WEIGHTS, "numpy") as file:
+    with safe_open(tmp_path / "1" / PEFT_WEIGHTS, "numpy") as file:
         names = set(file.keys())
         assert not any(file.get_tensor(name).any() for name in names if "lora_B" in name)
     # Two matrices of two layers in each of five.

@@ -11,7 +11,7 @@ import pytest
 
 from inflight.executors.base import AdapterRefused, Request, StatusCode
 from inflight.executors.tensorrt_llm import adapters
-from inflight.executors.tensorrt_llm.adapters import WEIGHTS
+from inflight.model.lora import PEFT_WEIGHTS
 from support import double
 from trtllm.harness import collect, passed
 from trtllm.pytorch_setup import start, write_adapter
@@ -70,7 +70,7 @@ def test_new_weights_get_a_new_id_because_an_id_keeps_its_weights(serving: Any, 
 
 def test_files_that_change_after_their_load_are_refused(serving: Any, tmp_path: Path) -> None:
     task_id = serving.load_adapter("support", files(tmp_path, "a"))
-    weights = tmp_path / "files" / "a" / WEIGHTS
+    weights = tmp_path / "files" / "a" / PEFT_WEIGHTS
     weights.write_bytes(weights.read_bytes() + b"\0")
     assert "publish new weights under a new id" in str(ask(serving, task_id))
 

@@ -13,10 +13,10 @@ import pytest
 from inflight.errors import UserMistake
 from inflight.executors.base import Request, SamplingConfig, StatusCode
 from inflight.executors.tensorrt_llm import pytorch_config, pytorch_start
-from inflight.executors.tensorrt_llm.adapters import WEIGHTS
 from inflight.executors.tensorrt_llm.health import EngineFailed
 from inflight.executors.tensorrt_llm.options import parse
 from inflight.executors.tensorrt_llm.pytorch_requests import Started
+from inflight.model.lora import PEFT_WEIGHTS
 from support import double
 from support.double import newer
 from support.pictures import picture
@@ -86,14 +86,14 @@ def test_token_ids_are_sent_as_they_are_without_such_positions(tmp_path: Path) -
 
 
 def cut(directory: Path) -> None:
-    weights = directory / WEIGHTS
+    weights = directory / PEFT_WEIGHTS
     weights.write_bytes(weights.read_bytes()[:-8])
 
 
 ADAPTERS = [
-    (lambda directory: (directory / WEIGHTS).unlink(), "does not exist"),
+    (lambda directory: (directory / PEFT_WEIGHTS).unlink(), "does not exist"),
     (cut, "is truncated"),
-    (lambda directory: (directory / WEIGHTS).write_bytes(b"x" * 64), "is truncated"),
+    (lambda directory: (directory / PEFT_WEIGHTS).write_bytes(b"x" * 64), "is truncated"),
     (lambda directory: (directory / "adapter_config.json").write_text("{}"), "is not an adapter's config"),
 ]
 
@@ -144,7 +144,7 @@ def test_the_double_dies_of_an_adapter_that_cannot_be_loaded(
 def test_new_weights_under_an_id_that_was_used_are_refused(pytorch_executor: Any) -> None:
     pytorch_executor.enqueue([lora(7)])
     assert not collect(pytorch_executor, 1)[1][-1].errors
-    weights = Path("adapters/7") / WEIGHTS
+    weights = Path("adapters/7") / PEFT_WEIGHTS
     weights.write_bytes(weights.read_bytes() + b"\0")
     pytorch_executor.enqueue([lora(7, 2)])
     [(code, text)] = collect(pytorch_executor, 2)[2][0].errors

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from inflight.executors.base import NamedTensor
+from inflight.model.lora import PEFT_CONFIG, PEFT_WEIGHTS
 
 #: Rank of the adapters that are made here.
 RANK = 8
@@ -69,13 +70,13 @@ def write_adapter(directory: Path, config: Mapping[str, Any]) -> None:
         "lora_alpha": RANK,
         "target_modules": sorted(LAYERS.values()),
     }
-    (directory / "adapter_config.json").write_text(json.dumps(about))
-    (directory / "adapter_model.safetensors").write_bytes(_safetensors(tensors))
+    (directory / PEFT_CONFIG).write_text(json.dumps(about))
+    (directory / PEFT_WEIGHTS).write_bytes(_safetensors(tensors))
 
 
 def cut_adapter(directory: Path) -> None:
     """Leaves half of the adapter's weights, as a copy that was interrupted."""
-    weights = directory / "adapter_model.safetensors"
+    weights = directory / PEFT_WEIGHTS
     whole = weights.read_bytes()
     weights.write_bytes(whole[: len(whole) // 2])
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from inflight.cli.options import Finite
+from inflight.cli.options import Finite, connection_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,23 +27,7 @@ TERMINAL_S, LOG_S = 0.5, 10.0
 
 
 @click.command()
-@click.option(
-    "-u",
-    "--url",
-    metavar="HOST:PORT",
-    help="Address of the server  [default: localhost:8001; over HTTP :8000]",
-)
-@click.option(
-    "-i",
-    "--protocol",
-    type=click.Choice(["grpc", "http"]),
-    default="grpc",
-    show_default=True,
-    help="Protocol to use; grpc needs `inflight-llm[client]`",
-)
-@click.option(
-    "--api-key", metavar="KEY", envvar="INFLIGHT_API_KEY", show_envvar=True, help="Key of a gateway"
-)
+@connection_options
 @click.option(
     "--model", "--model-name", default="tensorrt_llm", show_default=True, help="Name of the core model"
 )

@@ -7,18 +7,16 @@ from __future__ import annotations
 import json
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from inflight.cli.options import Finite
+from inflight.cli.options import Command, Finite, connection_options, together
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from inflight.client.kserve import Array, Connection, Input
-
-Command = TypeVar("Command", bound="Callable[..., Any]")
 
 #: Options of a request that `inflight.client.generation` turns into tensors.
 SAMPLING: dict[str, tuple[Any, str]] = {
@@ -41,37 +39,17 @@ SAMPLING: dict[str, tuple[Any, str]] = {
 NVIDIAS = {"beam_width": ("-b",), "num_return_sequences": ("-n",), "seed": ("--random-seed",)}
 
 
-def _connection_options(command: Command) -> Command:
-    decorators = (
-        click.option(
-            "-u",
-            "--url",
-            metavar="HOST:PORT",
-            help="Address of the server  [default: localhost, port 8001 for grpc, 8000 for http]",
-        ),
-        click.option(
-            "-i",
-            "--protocol",
-            type=click.Choice(["grpc", "http"]),
-            default="grpc",
-            show_default=True,
-            help="Protocol to use; grpc needs `inflight-llm[client]`",
-        ),
-        click.option(
-            "--api-key", metavar="KEY", envvar="INFLIGHT_API_KEY", show_envvar=True, help="Key of a gateway"
-        ),
-        click.option(
-            "--timeout-s",
-            type=Finite(0, min_open=True),
-            default=300.0,
-            show_default=True,
-            help="Seconds to wait for each response",
-        ),
-        click.option("--json", "as_json", is_flag=True, help="Print JSON"),
-    )
-    for decorator in reversed(decorators):
-        command = decorator(command)
-    return command
+_connection_options = together(
+    connection_options,
+    click.option(
+        "--timeout-s",
+        type=Finite(0, min_open=True),
+        default=300.0,
+        show_default=True,
+        help="Seconds to wait for each response",
+    ),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON"),
+)
 
 
 class _Client(click.Group):
@@ -181,9 +159,7 @@ def _request_options(command: Command) -> Command:
             help="Write the other outputs, such as logits, there as `.npy`",
         ),
     )
-    for decorator in reversed(decorators):
-        command = decorator(command)
-    return command
+    return together(*decorators)(command)
 
 
 @client.command()

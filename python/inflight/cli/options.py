@@ -8,10 +8,23 @@ from typing import Any, TypeVar
 
 import click
 
+from inflight.executors import DEVICES
+
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 #: 0 asks the system for a free port.
 PORT = click.IntRange(0, 65535)
+
+
+def together(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """One decorator of several, in the order of the help."""
+
+    def decorate(command: Command) -> Command:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
 
 
 class Choice(click.Choice[str]):
@@ -89,34 +102,52 @@ def native_options(
     return add
 
 
-def model_options(command: Command) -> Command:
-    """MODEL, the executor and what they need; the same for `serve` and `worker`."""
-    decorators = (
-        click.argument("model", required=False, type=click.Path()),
-        click.option(
-            "--served-model-name",
-            metavar="NAME",
-            help="The name clients use  [default: the directory's name; `inflight-demo` without MODEL]",
-        ),
-        click.option(
-            "--device",
-            type=click.Choice(["auto", "cpu", "cuda"]),
-            default="auto",
-            show_default=True,
-            help="Where the reference executor computes",
-        ),
-        click.option(
-            "--executor-option",
-            "executor_options",
-            multiple=True,
-            metavar="NAME=VALUE",
-            help="An option by TensorRT-LLM's or Triton's name; `docs/reference/tensorrt-llm.md` lists them"
-            "  (tensorrt_llm, reference)",
-        ),
-    )
-    for decorator in reversed(decorators):
-        command = decorator(command)
-    return command
+#: MODEL, the executor and what they need; the same for `serve` and `worker`.
+model_options = together(
+    click.argument("model", required=False, type=click.Path()),
+    click.option(
+        "--served-model-name",
+        metavar="NAME",
+        help="The name clients use  [default: the directory's name; `inflight-demo` without MODEL]",
+    ),
+    click.option(
+        "--device",
+        type=click.Choice(DEVICES),
+        default="auto",
+        show_default=True,
+        help="Where the reference executor computes",
+    ),
+    click.option(
+        "--executor-option",
+        "executor_options",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="An option by TensorRT-LLM's or Triton's name; `docs/reference/tensorrt-llm.md` lists them"
+        "  (tensorrt_llm, reference)",
+    ),
+)
+
+
+#: A KServe server and how to reach it; the same for `client` and `bench requests`.
+connection_options = together(
+    click.option(
+        "-u",
+        "--url",
+        metavar="HOST:PORT",
+        help="Address of the server  [default: localhost, port 8001 for grpc, 8000 for http]",
+    ),
+    click.option(
+        "-i",
+        "--protocol",
+        type=click.Choice(["grpc", "http"]),
+        default="grpc",
+        show_default=True,
+        help="Protocol to use; grpc needs `inflight-llm[client]`",
+    ),
+    click.option(
+        "--api-key", metavar="KEY", envvar="INFLIGHT_API_KEY", show_envvar=True, help="Key of a gateway"
+    ),
+)
 
 
 def named_options(executor: str, given: tuple[str, ...]) -> dict[str, str]:

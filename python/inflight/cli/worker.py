@@ -13,14 +13,15 @@ from click.core import ParameterSource
 from inflight.cli.options import (
     PORT,
     Choice,
-    Command,
     Finite,
     NativeDefault,
     model_options,
     named_options,
     native_options,
+    together,
 )
 from inflight.cli.otel import TracedCommand
+from inflight.executors import HIDDEN, NAMES
 
 if TYPE_CHECKING:
     from inflight._native import SimulatedOptions, Tokenizer
@@ -112,40 +113,35 @@ BOUNDS = {
 }
 
 
-def worker_options(command: Command) -> Command:
-    """A worker's options but for its address; the same for `serve` and `worker`."""
-    decorators = (
-        model_options,
-        click.option(
-            "--add-model",
-            multiple=True,
-            metavar="NAME=MODEL",
-            help="One more model in the same process, with its own executor and the same options."
-            " OpenAI clients call it NAME; KServe clients call its models `NAME_tensorrt_llm`,"
-            " `NAME_ensemble` and so on",
-        ),
-        click.option(
-            "--executor",
-            # `scripted` has nothing behind it: it is for measurements of the step interface.
-            type=Choice(["reference", "simulated", "tensorrt_llm"], hidden=["scripted"]),
-            default="reference",
-            show_default=True,
-            help="What generates the tokens",
-        ),
-        native_options("WorkerOptions", MODELS),
-        native_options("WorkerOptions", BOUNDS),
-        native_options(
-            "SimulatedOptions",
-            {
-                name: (kind, f"{text}  ({', '.join(executors)})")
-                for name, (executors, kind, text) in EXECUTOR_OPTIONS.items()
-            },
-            note=" when simulated",
-        ),
-    )
-    for decorator in reversed(decorators):
-        command = decorator(command)
-    return command
+#: A worker's options but for its address; the same for `serve` and `worker`.
+worker_options = together(
+    model_options,
+    click.option(
+        "--add-model",
+        multiple=True,
+        metavar="NAME=MODEL",
+        help="One more model in the same process, with its own executor and the same options."
+        " OpenAI clients call it NAME; KServe clients call its models `NAME_tensorrt_llm`,"
+        " `NAME_ensemble` and so on",
+    ),
+    click.option(
+        "--executor",
+        type=Choice(NAMES, hidden=HIDDEN),
+        default="reference",
+        show_default=True,
+        help="What generates the tokens",
+    ),
+    native_options("WorkerOptions", MODELS),
+    native_options("WorkerOptions", BOUNDS),
+    native_options(
+        "SimulatedOptions",
+        {
+            name: (kind, f"{text}  ({', '.join(executors)})")
+            for name, (executors, kind, text) in EXECUTOR_OPTIONS.items()
+        },
+        note=" when simulated",
+    ),
+)
 
 
 @click.command(cls=TracedCommand)

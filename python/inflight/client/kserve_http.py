@@ -18,7 +18,7 @@ from urllib.parse import quote
 import numpy as np
 
 from inflight.client.kserve import DTYPES, Array, Health, Input, Request, Response, Stop
-from inflight.client.openai import events
+from inflight.client.openai import events, lines_of
 from inflight.errors import InflightError, UserMistake
 
 #: A longer event is not one answer's.
@@ -129,7 +129,7 @@ class HttpConnection:
             response = _send(connection, "POST", path, body, self._headers)
             if response.status != http.client.OK:
                 raise _refused(response.status, response.read())
-            for data in events(_lines(response)):
+            for data in events(lines_of(response, LONGEST_EVENT)):
                 answer = json.loads(data)
                 if "error" in answer:
                     raise InflightError(f"the server broke off: {answer['error']}")
@@ -201,11 +201,6 @@ def _leave(sock: socket.socket, stopped: threading.Event) -> None:
     stopped.set()
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
-
-
-def _lines(response: http.client.HTTPResponse) -> Iterator[str]:
-    while raw := response.readline(LONGEST_EVENT):
-        yield raw.decode("utf-8", "replace").rstrip("\r\n")
 
 
 def _send(

@@ -53,7 +53,7 @@ class OpenAIClient:
         response = self._request("POST", "/v1/chat/completions", body)
         done = False
         try:
-            for data in events(_lines(response)):
+            for data in events(lines_of(response, LONGEST_EVENT)):
                 if data == "[DONE]":
                     done = True
                     break
@@ -113,8 +113,9 @@ def events(lines: Iterable[str]) -> Iterator[str]:
             data.append(line.removeprefix("data:").removeprefix(" "))
 
 
-def _lines(response: http.client.HTTPResponse) -> Iterator[str]:
-    while raw := response.readline(LONGEST_EVENT):
+def lines_of(response: http.client.HTTPResponse, longest: int) -> Iterator[str]:
+    """The lines of a response, of at most that many bytes each."""
+    while raw := response.readline(longest):
         yield raw.decode("utf-8", "replace").rstrip("\r\n")
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from inflight.model.runtimes import EXECUTORS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -28,8 +30,13 @@ class ExecutorOptions:
     values: Mapping[str, Any] = field(default_factory=dict)
 
 
+#: As people choose them. `scripted` has nothing behind it: it is for measurements of the step interface.
+NAMES = ("reference", "simulated", "tensorrt_llm")
+HIDDEN = ("scripted",)
 #: Executors that read weights; the others need a tokenizer only.
-NEED_WEIGHTS = frozenset({"reference", "tensorrt_llm"})
+NEED_WEIGHTS = frozenset(EXECUTORS.values())
+#: Where the reference executor computes.
+DEVICES = ("auto", "cpu", "cuda")
 
 
 def require(name: str) -> None:

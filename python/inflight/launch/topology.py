@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
+from inflight import executors
 from inflight.errors import OptionError, UserMistake
 from inflight.launch.gpus import Groups, parse_groups
 from inflight.launch.model import DEMO_NAME
@@ -74,13 +75,13 @@ class Model:
         "choice",
         "What generates the tokens; `reference` runs everywhere",
         default="reference",
-        choices=("reference", "simulated", "tensorrt_llm"),
+        choices=executors.NAMES,
     )
     device: str = option(
         "choice",
         "Where the reference executor computes",
         default="auto",
-        choices=("auto", "cpu", "cuda"),
+        choices=executors.DEVICES,
     )
     tp_size: int = option(
         "int",

@@ -1,7 +1,7 @@
 """`config.json` of a Hugging Face checkpoint, parsed: architecture, sizes, precision.
 
 Owns the key names that model families use, and what a family's config leaves out. To add a family, add a row
-to `FAMILIES`; what an executor computes with it is the executor's. Reads no file and knows nothing of
+to `CONVENTIONS`; what an executor computes with it is the executor's. Reads no file and knows nothing of
 runtimes.
 """
 
@@ -18,7 +18,7 @@ from inflight.model.values import MAXIMUM, REMEDY, bad_value, flag, integer, mis
 
 
 @dataclass(frozen=True)
-class Family:
+class Convention:
     """What an architecture's `config.json` does not say."""
 
     #: For a config without `architectures`.
@@ -33,29 +33,29 @@ class Family:
     head_dim: int | None = None
 
 
-#: Architecture -> its peculiarities. One that is not listed gets the defaults of `Family`.
-FAMILIES: Mapping[str, Family] = {
-    "BaiChuanForCausalLM": Family(),
-    "BaichuanForCausalLM": Family("baichuan"),
-    "BartForConditionalGeneration": Family("bart", gated_mlp=False, learned_positions=True),
-    "FalconForCausalLM": Family(gated_mlp=False),
-    "GPT2LMHeadModel": Family("gpt2", gated_mlp=False, learned_positions=True, tied=True),
-    "GPTBigCodeForCausalLM": Family(gated_mlp=False, learned_positions=True, tied=True),
-    "GPTJForCausalLM": Family(gated_mlp=False),
-    "GemmaForCausalLM": Family("gemma", tied=True, head_dim=256),
-    "LlamaForCausalLM": Family("llama"),
-    "MBartForConditionalGeneration": Family(gated_mlp=False, learned_positions=True),
-    "MistralForCausalLM": Family("mistral"),
-    "MixtralForCausalLM": Family("mixtral"),
-    "Phi3ForCausalLM": Family("phi3"),
-    "PhiForCausalLM": Family(gated_mlp=False),
-    "Qwen2ForCausalLM": Family("qwen2"),
-    "Qwen3ForCausalLM": Family("qwen3", head_dim=128),
-    "Qwen3MoeForCausalLM": Family("qwen3_moe", head_dim=128),
-    "Starcoder2ForCausalLM": Family(gated_mlp=False),
-    "T5ForConditionalGeneration": Family("t5", tied=True),
+#: Architecture -> its own. One that is not listed gets the defaults of `Convention`.
+CONVENTIONS: Mapping[str, Convention] = {
+    "BaiChuanForCausalLM": Convention(),
+    "BaichuanForCausalLM": Convention("baichuan"),
+    "BartForConditionalGeneration": Convention("bart", gated_mlp=False, learned_positions=True),
+    "FalconForCausalLM": Convention(gated_mlp=False),
+    "GPT2LMHeadModel": Convention("gpt2", gated_mlp=False, learned_positions=True, tied=True),
+    "GPTBigCodeForCausalLM": Convention(gated_mlp=False, learned_positions=True, tied=True),
+    "GPTJForCausalLM": Convention(gated_mlp=False),
+    "GemmaForCausalLM": Convention("gemma", tied=True, head_dim=256),
+    "LlamaForCausalLM": Convention("llama"),
+    "MBartForConditionalGeneration": Convention(gated_mlp=False, learned_positions=True),
+    "MistralForCausalLM": Convention("mistral"),
+    "MixtralForCausalLM": Convention("mixtral"),
+    "Phi3ForCausalLM": Convention("phi3"),
+    "PhiForCausalLM": Convention(gated_mlp=False),
+    "Qwen2ForCausalLM": Convention("qwen2"),
+    "Qwen3ForCausalLM": Convention("qwen3", head_dim=128),
+    "Qwen3MoeForCausalLM": Convention("qwen3_moe", head_dim=128),
+    "Starcoder2ForCausalLM": Convention(gated_mlp=False),
+    "T5ForConditionalGeneration": Convention("t5", tied=True),
 }
-_OF_MODEL_TYPE = {family.model_type: name for name, family in FAMILIES.items() if family.model_type}
+_OF_MODEL_TYPE = {one.model_type: name for name, one in CONVENTIONS.items() if one.model_type}
 
 #: Fact -> the keys that families spell it with, in the order in which they are looked up.
 KEYS: Mapping[str, tuple[str, ...]] = {
@@ -113,7 +113,7 @@ def parse_config(config: Mapping[str, Any], shards: tuple[Shard, ...] = ()) -> M
     `shards` state the precision where the config does not.
     """
     architecture = find_architecture(config)
-    family = FAMILIES.get(architecture, Family())
+    convention = CONVENTIONS.get(architecture, Convention())
     values = text_values(config)
     # ChatGLM and Falcon spell the group size next to a switch.
     multi_query = values.get("multi_query") is True and values.get("num_kv_heads") is None
@@ -124,14 +124,14 @@ def parse_config(config: Mapping[str, Any], shards: tuple[Shard, ...] = ()) -> M
         raise bad_value(
             _key(values, "num_kv_heads"), num_kv_heads, f"a divisor of the number of heads ({num_heads})"
         )
-    head_dim = size(values, "head_dim") or family.head_dim
+    head_dim = size(values, "head_dim") or convention.head_dim
     if head_dim is None and hidden_size % num_heads:
         raise bad_value(
             _key(values, "hidden_size"),
             hidden_size,
             f"a multiple of {_key(values, 'num_heads')} ({num_heads})",
         )
-    gated = family.gated_mlp
+    gated = convention.gated_mlp
     if architecture == "T5ForConditionalGeneration":
         gated = str(values.get("feed_forward_proj", "relu")).startswith("gated")
     encoder_decoder = values.get("is_encoder_decoder") is True
@@ -152,9 +152,9 @@ def parse_config(config: Mapping[str, Any], shards: tuple[Shard, ...] = ()) -> M
         experts_per_token=size(values, "experts_per_token") or 0,
         is_encoder_decoder=encoder_decoder,
         encoder_layers=(size(values, "encoder_layers") or 0) if encoder_decoder else 0,
-        tie_word_embeddings=flag(values, "tie_word_embeddings", family.tied),
+        tie_word_embeddings=flag(values, "tie_word_embeddings", convention.tied),
         gated_mlp=gated,
-        learned_positions=family.learned_positions,
+        learned_positions=convention.learned_positions,
         quantized=None if quantization is None else quantization.name,
         quantization=quantization,
     )

@@ -1,6 +1,11 @@
-"""The modules of a model that LoRA adapters change, by TensorRT-LLM's names. Data only."""
+"""LoRA adapters: the files that PEFT writes, and the modules that adapters change, by TensorRT-LLM's names.
+Data only.
+"""
 
 from __future__ import annotations
+
+PEFT_CONFIG = "adapter_config.json"
+PEFT_WEIGHTS = "adapter_model.safetensors"
 
 #: ``tensorrt_llm.lora_helper``'s and ``LoraModule``'s names, in order of their ids.
 MODULES = (

@@ -19,8 +19,6 @@ from inflight.model.tokenizer import TOKENIZER_FILES
 
 NAME = "inflight.json"
 FORMAT = 1
-#: Executors that take nothing but the tokenizer from a directory.
-TOKENIZER_ONLY = frozenset({"simulated", "scripted"})
 
 #: Settings and mapping entries that others calculate with.
 _COUNTS = frozenset({"tp_size", "pp_size", "cp_size", "max_seq_len", "tokens_per_block"})
@@ -70,11 +68,13 @@ def check(directory: Path, executor: str | None = None) -> dict[str, Any] | None
     manifest = read(directory)
     if manifest is None:
         return None
-    if executor is not None and executor not in TOKENIZER_ONLY:
+    # The others take nothing but the tokenizer.
+    reads_weights = executor in EXECUTORS.values()
+    if executor is not None and reads_weights:
         _check_executor(directory, manifest["runtime"], executor)
         _check_versions(directory, manifest)
     check_files(directory, manifest)
-    if executor is not None and executor not in TOKENIZER_ONLY and manifest["runtime"] == TENSORRT:
+    if reads_weights and manifest["runtime"] == TENSORRT:
         _check_gpus(directory, manifest)
     return manifest
 

@@ -68,7 +68,7 @@ def test_prompt_logits_equal_transformers(name: str, chunk: int) -> None:
 def test_a_chunk_in_slices_says_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long chunks are cut so that their scores stay small; here every slice has five queries."""
     token_ids, logits = expected(name)
-    monkeypatch.setattr(arrays, "_MAX_SCORES", 4 * len(token_ids) * 5)
+    monkeypatch.setattr(arrays, "MAX_SCORES", 4 * len(token_ids) * 5)
     model = load_model(FIXTURES / name)
     batch = build_batch([], [Span(token_ids, 0, list(range(20)))], TOKENS_PER_BLOCK)
     hidden = model.forward(batch, make_cache(model, 20), np.arange(len(token_ids)))

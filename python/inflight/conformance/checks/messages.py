@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from inflight.conformance import weather
 from inflight.conformance.check import check, expect, expect_equal
 from inflight.conformance.target import Target
 
 TOPIC = "Messages"
 
-WEATHER: dict[str, Any] = {
-    "name": "get_weather",
-    "description": "The weather in a city",
-    "input_schema": {
-        "type": "object",
-        "properties": {"city": {"type": "string", "maxLength": 40}},
-        "required": ["city"],
-        "additionalProperties": False,
-    },
-}
+WEATHER: dict[str, Any] = {**weather.TOOL, "input_schema": weather.INPUT}
 
 
 def _asked(target: Target, **fields: Any) -> dict[str, Any]:

@@ -5,24 +5,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from inflight.conformance import weather
 from inflight.conformance.check import check, expect, expect_equal
 from inflight.conformance.checks.structured import SCHEMA
 from inflight.conformance.target import Target
 
 TOPIC = "Responses"
 
-WEATHER: dict[str, Any] = {
-    "type": "function",
-    "name": "get_weather",
-    "description": "The weather in a city",
-    "parameters": {
-        "type": "object",
-        "properties": {"city": {"type": "string", "maxLength": 40}},
-        "required": ["city"],
-        "additionalProperties": False,
-    },
-    "strict": True,
-}
+WEATHER: dict[str, Any] = {"type": "function", **weather.TOOL, "parameters": weather.INPUT, "strict": True}
 
 
 def ask(target: Target, **fields: Any) -> Any:

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+from inflight.conformance import weather
 from inflight.conformance.check import check, expect, expect_equal
 from inflight.conformance.checks.chat import ask
 from inflight.conformance.target import Target
@@ -13,19 +14,7 @@ from inflight.conformance.target import Target
 TOPIC = "Tools"
 
 QUESTION: dict[str, Any] = {"role": "user", "content": "What is the weather in Paris?"}
-WEATHER: dict[str, Any] = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "The weather in a city",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string", "maxLength": 40}},
-            "required": ["city"],
-            "additionalProperties": False,
-        },
-    },
-}
+WEATHER: dict[str, Any] = {"type": "function", "function": {**weather.TOOL, "parameters": weather.INPUT}}
 TIME: dict[str, Any] = {
     "type": "function",
     "function": {

@@ -18,11 +18,9 @@ from inflight.errors import CheckpointError, UserMistake
 from inflight.executors.base import AdapterRefused, StatusCode
 from inflight.executors.tensorrt_llm.convert import Refused
 from inflight.model.files import load_json
-from inflight.model.lora import HF_MODULES
+from inflight.model.lora import HF_MODULES, PEFT_CONFIG, PEFT_WEIGHTS
 from inflight.model.shards import read_shard
 
-CONFIG = "adapter_config.json"
-WEIGHTS = "adapter_model.safetensors"
 #: LoraConfig's own default.
 MAX_RANK = 64
 
@@ -133,7 +131,7 @@ class Adapters:
         if self._directory is None or str(task_id) in self._hidden:
             return None
         directory = self._directory / str(task_id)
-        return directory if (directory / CONFIG).is_file() else None
+        return directory if (directory / PEFT_CONFIG).is_file() else None
 
 
 def read_adapters(directory: str, modules: Sequence[str], max_rank: int | None) -> Adapters:
@@ -166,7 +164,7 @@ def read_adapters(directory: str, modules: Sequence[str], max_rank: int | None) 
 def check_adapter(directory: Path, modules: Sequence[str], max_rank: int) -> None:
     """Raises `Unloadable` for what would end TensorRT-LLM's worker process."""
     again = "download the adapter again, or remove it"
-    config, weights = directory / CONFIG, directory / WEIGHTS
+    config, weights = directory / PEFT_CONFIG, directory / PEFT_WEIGHTS
     try:
         rank = int(load_json(config)["r"])
     except (OSError, ValueError, OverflowError, KeyError, TypeError) as error:
@@ -208,7 +206,7 @@ def check_adapter(directory: Path, modules: Sequence[str], max_rank: int) -> Non
 def _state(directory: Path) -> _State:
     """A file that is missing has no size and no time."""
     found = []
-    for name in (CONFIG, WEIGHTS):
+    for name in (PEFT_CONFIG, PEFT_WEIGHTS):
         try:
             stat = (directory / name).stat()
         except OSError:

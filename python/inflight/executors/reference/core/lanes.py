@@ -13,15 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from inflight.executors.reference.model.array_types import Int, Int32
+
 from .blocks import BlockPool
 from .masks import Guide, Masks
 from .rows import TokenRows
 from .runner import INPUTS, KNOWN, LogProbs, Outcome
 from .scheduler import Steady
 from .sequence import SequenceState
-
-Int = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 
 _NOBODY = -1
 _NO_RECORD = -1

@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from inflight.executors.reference.model.array_types import Float32, Int
+from inflight.executors.reference.model.array_types import Float32, Int, Int32
 
 from .probabilities import best_ids, log_softmax
-
-Int32 = npt.NDArray[np.int32]
 
 
 def chosen_and_best(logits: Float32, tokens: Int, width: int) -> tuple[Float32, Int32, Float32]:

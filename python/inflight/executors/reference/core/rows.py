@@ -12,9 +12,7 @@ import numpy.typing as npt
 
 from inflight.executors.base import FinishReason, NamedTensor, ResponseBatch, StatusCode
 from inflight.executors.columns import Columns
-from inflight.executors.reference.model.array_types import Float32
-
-Int32 = npt.NDArray[np.int32]
+from inflight.executors.reference.model.array_types import Float32, Int32
 
 
 @dataclass(slots=True)

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 import numpy as np
-import numpy.typing as npt
+
+from inflight.executors.reference.model.array_types import Float32, Int, Int32
 
 from .options import Sizes
 from .sampler import SamplerState
@@ -33,12 +34,11 @@ INPUTS = 5
 #: In `Work.sources`: the host knows the token.
 KNOWN = -1
 
-Int32 = npt.NDArray[np.int32]
 
 NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
-def _no_rows() -> npt.NDArray[np.int64]:
+def _no_rows() -> Int:
     return NO_ROWS
 
 
@@ -128,11 +128,11 @@ class Work:
 class LogProbs:
     """Log probabilities of tokens ``[tokens]``, and of the best alternatives ``[tokens, width]``."""
 
-    values: npt.NDArray[np.float32]
-    top_ids: npt.NDArray[np.int32]
-    top_values: npt.NDArray[np.float32]
+    values: Float32
+    top_ids: Int32
+    top_values: Float32
 
-    def part(self, places: npt.NDArray[np.int64], width: int) -> LogProbs:
+    def part(self, places: Int, width: int) -> LogProbs:
         """Those of some tokens, with the first ``width`` alternatives."""
         return LogProbs(self.values[places], self.top_ids[places, :width], self.top_values[places, :width])
 
@@ -145,18 +145,18 @@ class Outcome:
     tokens: Sequence[int] = ()
     #: The choosing rows of sequences that keep a record, ascending, and what is reported of their tokens: as
     #: wide as the widest asks.
-    recorded: npt.NDArray[np.int64] = field(default_factory=_no_rows)
+    recorded: Int = field(default_factory=_no_rows)
     log_probs: LogProbs | None = None
     #: By place in `Work.chunks`, for the chunks with a ``prompt_width``.
     prompts: dict[int, LogProbs] = field(default_factory=dict)
     #: By choosing row, for the sequences that keep their logits: ``[vocabulary]``.
-    logits: dict[int, npt.NDArray[np.float32]] = field(default_factory=dict)
+    logits: dict[int, Float32] = field(default_factory=dict)
     #: By place in `Work.chunks`, for the chunks with ``logit_rows``: ``[rows, vocabulary]``.
-    chunk_logits: dict[int, npt.NDArray[np.float32]] = field(default_factory=dict)
+    chunk_logits: dict[int, Float32] = field(default_factory=dict)
     #: For each of `Work.probes`: ``[tokens, vocabulary]``.
-    probe_logits: Sequence[npt.NDArray[np.float32]] = ()
+    probe_logits: Sequence[Float32] = ()
     #: By place in `Work.chunks`, for the chunks with positions that are ``pooled``: ``[positions, hidden]``.
-    hidden: dict[int, npt.NDArray[np.float32]] = field(default_factory=dict)
+    hidden: dict[int, Float32] = field(default_factory=dict)
 
     def place(self, row: int) -> int | None:
         """Where in ``log_probs`` a choosing row is; None: nothing is reported of its token."""

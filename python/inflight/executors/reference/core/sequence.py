@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from inflight.executors.base import FinishReason, Request
-from inflight.executors.reference.model.array_types import Float32
+from inflight.executors.reference.model.array_types import Float32, Int32
 from inflight.executors.reference.model.lora import Adapter
 
 from .admission import Admitted
@@ -17,7 +17,7 @@ from .beams import BeamSearch
 from .blocks import BlockTable
 from .cache_changes import Origin
 from .drafts import Drafts
-from .log_probs import Int32, chosen_and_named
+from .log_probs import chosen_and_named
 from .metrics import SequenceMetrics
 from .pooling import Pool
 from .reuse import NO_MATCH, Match, with_extra_ids

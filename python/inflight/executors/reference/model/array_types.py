@@ -8,5 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 Float32 = npt.NDArray[np.float32]
+Int32 = npt.NDArray[np.int32]
 Int = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]

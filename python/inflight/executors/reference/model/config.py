@@ -115,7 +115,8 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
     facts, values = parse_facts(config), text_values(config)
     activation = _require_supported(facts, values, family)
     max_positions = facts.max_position_embeddings or _DEFAULT_POSITIONS
-    variant = Variant(family.positions) if family.variant is None else family.variant(facts, values)
+    variant = Variant() if family.variant is None else family.variant(facts, values)
+    positions = "learned" if facts.learned_positions else variant.positions
     return ModelConfig(
         architecture=architecture,
         vocab_size=facts.vocab_size,
@@ -129,11 +130,11 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
         norm=family.norm,
         norm_epsilon=number(values, family.epsilon_key, family.epsilon),
         norm_offset=family.norm_offset,
-        positions=variant.positions,
-        rope=_rope(values, max_positions) if variant.positions == "rotary" else None,
-        alibi_slopes=_alibi_slopes(facts.num_heads) if variant.positions == "alibi" else None,
+        positions=positions,
+        rope=_rope(values, max_positions) if positions == "rotary" else None,
+        alibi_slopes=_alibi_slopes(facts.num_heads) if positions == "alibi" else None,
         activation=activation,
-        gated_mlp=family.gated_mlp,
+        gated_mlp=facts.gated_mlp,
         num_experts=facts.num_experts if family.names.router else 0,
         experts_per_token=facts.experts_per_token if family.names.router else 0,
         normalized_experts=_bias(values, "norm_topk_prob", family.normalized_experts),
@@ -191,7 +192,7 @@ def _require_supported(facts: ModelFacts, values: Mapping[str, Any], family: Fam
                 f"`{key}` in `config.json` is `{values[key]}`, which the reference executor does not support",
                 "use another checkpoint, or the tensorrt_llm executor",
             )
-    if family.gated_mlp and values.get("intermediate_size") is None:
+    if facts.gated_mlp and values.get("intermediate_size") is None:
         # Not to be guessed from the hidden size, as it is where the MLP has no gate.
         raise missing_key("intermediate_size")
     if facts.num_layers > _MOST_LAYERS:

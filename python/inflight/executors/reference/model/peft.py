@@ -13,19 +13,17 @@ from typing import Any
 
 from inflight.errors import UserMistake
 from inflight.model.files import load_json
+from inflight.model.lora import PEFT_CONFIG, PEFT_WEIGHTS
+from inflight.model.values import SHOWN_CHARACTERS
 
 from .config import ModelConfig
 from .lora import Adapter, AdapterError, check_rank, named_slots, scaled_delta
 from .weights import CheckpointWeights
 
-_CONFIG = "adapter_config.json"
-_WEIGHTS = "adapter_model.safetensors"
 #: PEFT writes a few kilobytes.
 _MAX_CONFIG_BYTES = 1024 * 1024
 #: Of `r` and `lora_alpha`: what float32 arithmetic takes.
 _LARGEST = 2**31 - 1
-#: Of a value in an error.
-_SHOWN_CHARACTERS = 100
 
 #: Keys of PEFT's config that change the arithmetic in ways that are not implemented, with what is accepted.
 _REQUIRED: Mapping[str, tuple[Any, ...]] = {
@@ -55,10 +53,12 @@ def read_peft(path: Path, task_id: int, config: ModelConfig, max_rank: int) -> A
     values = _config(path)
     rank, alpha = _number(values, "r"), _number(values, "lora_alpha")
     if not isinstance(rank, int):
-        raise AdapterError(f"`r` in `{_CONFIG}` must be an integer, got `{rank}`")
+        raise AdapterError(f"`r` in `{PEFT_CONFIG}` must be an integer, got `{rank}`")
     for key, accepted in _REQUIRED.items():
         if values.get(key, accepted[0]) not in accepted:
-            raise AdapterError(f"`{key}` in `{_CONFIG}` is `{_shown(values[key])}`, which is not supported")
+            raise AdapterError(
+                f"`{key}` in `{PEFT_CONFIG}` is `{_shown(values[key])}`, which is not supported"
+            )
     check_rank(rank, max_rank)
     scale = alpha / (math.sqrt(rank) if values.get("use_rslora") else rank)
     slots = named_slots(config)
@@ -85,27 +85,27 @@ def read_peft(path: Path, task_id: int, config: ModelConfig, max_rank: int) -> A
 
 def _config(path: Path) -> dict[str, Any]:
     try:
-        values = load_json(path / _CONFIG, _MAX_CONFIG_BYTES)
+        values = load_json(path / PEFT_CONFIG, _MAX_CONFIG_BYTES)
     except OSError as error:
-        raise AdapterError(f"`{_CONFIG}` cannot be read: {error.strerror}") from error
+        raise AdapterError(f"`{PEFT_CONFIG}` cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise AdapterError(f"`{_CONFIG}` is not JSON: {error}") from error
+        raise AdapterError(f"`{PEFT_CONFIG}` is not JSON: {error}") from error
     if not isinstance(values, dict):
-        raise AdapterError(f"`{_CONFIG}` does not contain a JSON object")
+        raise AdapterError(f"`{PEFT_CONFIG}` does not contain a JSON object")
     return values
 
 
 def _number(values: Mapping[str, Any], key: str) -> int | float:
     value = values.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= _LARGEST:
-        raise AdapterError(f"`{key}` in `{_CONFIG}` must be a number, got `{_shown(value)}`")
+        raise AdapterError(f"`{key}` in `{PEFT_CONFIG}` must be a number, got `{_shown(value)}`")
     return value
 
 
 def _shown(value: object) -> str:
     if isinstance(value, (dict, list)):
         return type(value).__name__
-    return str(value)[:_SHOWN_CHARACTERS]
+    return str(value)[:SHOWN_CHARACTERS]
 
 
 def _adapted(shards: Sequence[Any], config: ModelConfig) -> list[tuple[int, str]]:
@@ -122,16 +122,16 @@ def _adapted(shards: Sequence[Any], config: ModelConfig) -> list[tuple[int, str]
             module, _, kind = tensor.name.rpartition(".lora_")
             if module not in places or kind not in ("A.weight", "B.weight"):
                 raise AdapterError(
-                    f"`{tensor.name}` in `{_WEIGHTS}` belongs to no module that takes an adapter; those are "
-                    f"{', '.join(named_slots(config))}"
+                    f"`{tensor.name}` in `{PEFT_WEIGHTS}` belongs to no module that takes an adapter; those "
+                    f"are {', '.join(named_slots(config))}"
                 )
             found[places[module]] = None
     if not found:
-        raise AdapterError(f"`{_WEIGHTS}` holds no weights")
+        raise AdapterError(f"`{PEFT_WEIGHTS}` holds no weights")
     return list(found)
 
 
 def _shards(path: Path) -> tuple[Any, ...]:
     from inflight.model.shards import read_shard
 
-    return (read_shard(path / _WEIGHTS),)
+    return (read_shard(path / PEFT_WEIGHTS),)

@@ -24,10 +24,10 @@ Linear = Callable[[Float32, Float32], Float32]
 
 #: Attention scores held at once in a context phase; longer chunks are cut into query slices. Two MiB stay
 #: in a processor's cache over the passes of a softmax.
-_MAX_SCORES = 1 << 19
+MAX_SCORES = 1 << 19
 
 #: What a masked score becomes; finite, so that a fully masked padding row stays free of NaN.
-_MASKED = np.float32(-1e30)
+MASKED = np.float32(-1e30)
 
 
 def joined(parts: Sequence[Float32]) -> Float32:
@@ -220,7 +220,7 @@ def generation_mask(
     hidden = keys >= lengths[:, None]
     if window is not None:
         hidden |= (keys < lengths[:, None] - window) & (keys >= sink_tokens)
-    mask: Float32 = np.where(hidden, _MASKED, np.float32(0.0))
+    mask: Float32 = np.where(hidden, MASKED, np.float32(0.0))
     return mask[:, None, None, :]
 
 
@@ -251,7 +251,7 @@ def generation_attention(
 
 def _mask(hidden: npt.NDArray[np.bool_]) -> Float32:
     """What to add to scores of which some are hidden."""
-    mask: Float32 = np.where(hidden, _MASKED, np.float32(0.0))
+    mask: Float32 = np.where(hidden, MASKED, np.float32(0.0))
     return mask
 
 
@@ -278,7 +278,7 @@ def context_attention(
     out = np.empty_like(queries)
     slides = window is not None and places is None
     most = min(len(keys), window + count) if window is not None and slides else len(keys)
-    step = max(1, _MAX_SCORES // (heads * most))
+    step = max(1, MAX_SCORES // (heads * most))
     for start in range(0, count, step):
         stop = min(count, start + step)
         rows = stop - start

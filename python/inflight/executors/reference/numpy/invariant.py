@@ -15,15 +15,11 @@ import numpy as np
 
 from inflight.executors.reference.model.array_types import Float32, Int
 
+from .arrays import MASKED, MAX_SCORES
 from .batch import Batch
-
-#: Attention scores held at once, as in `arrays`.
-_MAX_SCORES = 1 << 19
 
 #: Keys that are taken at once, where the blocks of a sequence are all there; more where blocks are larger.
 _RUN = 128
-
-_MASKED = np.float32(-1e30)
 
 
 def linear(x: Float32, weight: Float32, bias: Float32 | None = None) -> Float32:
@@ -92,7 +88,7 @@ def attention(
     head_dim]``. With ``slopes [heads]`` scores fall with the distance (ALiBi)."""
     out, positions, places, run = np.empty_like(queries), part.positions, part.places, part.run
     heads, shares = queries.shape[1], len(keys) == 1
-    step = max(1, _MAX_SCORES // (heads * keys.shape[1]))
+    step = max(1, MAX_SCORES // (heads * keys.shape[1]))
     for start in range(0, len(queries), step):
         rows = slice(start, start + step)
         own, count = slice(None) if shares else rows, keys.shape[1]
@@ -109,7 +105,7 @@ def attention(
             queries[rows] * np.float32(scale),
             keys[own, :count],
             values[own, :count],
-            np.where(hidden, _MASKED, np.float32(0.0)),
+            np.where(hidden, MASKED, np.float32(0.0)),
             run,
             None if slopes is None else slopes[:, None] * distances[:, None].astype(np.float32),
         )

@@ -22,6 +22,7 @@ from inflight.executors.reference.model.config import ModelConfig
 from inflight.executors.reference.model.layers import Weights
 from inflight.executors.reference.model.weights import CheckpointWeights, find_weights
 from inflight.executors.reference.parallel.team import Team
+from inflight.model.memory import FREE_MEMORY_FRACTION
 
 from . import operations
 from .communicator import TorchCommunicator, connect, local_device
@@ -33,9 +34,6 @@ from .steps import DeviceSteps
 from .weights import DeviceWeights, RandomWeights, stored_dtype
 
 _log = logging.getLogger(__name__)
-
-#: Of a GPU's memory that is free once the weights are loaded; TensorRT-LLM's default.
-_FREE_MEMORY_FRACTION = 0.9
 
 #: Rows of logits that sampling and log probabilities hold at once, in float32 and several times over, and
 #: what sampling keeps of each sequence slot.
@@ -156,4 +154,4 @@ def _sizes(options: Options, model: TorchModel, team: Team | None) -> Sizes:
     working += options.max_batch_size * config.vocab_size * _SAMPLING_BYTES_A_LOGIT
     # The tokens of each sequence slot.
     working += 4 * options.max_batch_size * model.shape.max_seq_len
-    return plan_sizes(options, config, cached, max(0, int(free * _FREE_MEMORY_FRACTION) - working))
+    return plan_sizes(options, config, cached, max(0, int(free * FREE_MEMORY_FRACTION) - working))

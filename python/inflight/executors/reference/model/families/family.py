@@ -53,6 +53,7 @@ class Names:
 class Variant:
     """What the models of one family differ in among themselves."""
 
+    #: Where the config's facts have none that are learned.
     positions: Positions = "rotary"
     #: Whether each row of the head has unit length.
     unit_head: bool = False
@@ -60,7 +61,8 @@ class Variant:
 
 @dataclass(frozen=True)
 class Family:
-    """How an architecture differs from Llama; of a bias, None: the config's own key decides."""
+    """How an architecture differs from Llama in what `inflight.model.config` does not state as a fact; of a
+    bias, None: the config's own key decides."""
 
     architectures: tuple[str, ...]
     names: Names = Names()
@@ -76,18 +78,15 @@ class Family:
     epsilon: float = 1e-6
     #: What is added to the stored weights of a norm.
     norm_offset: float = 0.0
-    positions: Positions = "rotary"
     #: Where the config has the activation, the name that holds without, and what each name means.
     activation_key: str = "hidden_act"
     activation: str = "silu"
     activations: Mapping[str, Activation] = field(default_factory=lambda: {"silu": "silu"})
-    gated_mlp: bool = True
     #: Of a mixture, whether the shares of a token's experts sum to 1; None: `norm_topk_prob` decides.
     normalized_experts: bool | None = True
     #: Whether embeddings are multiplied with the square root of their size.
     scaled_embedding: bool = False
     #: Keys of the config that change the arithmetic, with the only values that are implemented.
     required: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    #: Where the family has several: which one a config is, by its facts and its other values. It decides
-    #: ``positions`` as well.
+    #: Where the family has several: which one a config is, by its facts and its other values.
     variant: Callable[[ModelFacts, Mapping[str, Any]], Variant] | None = None

@@ -26,11 +26,9 @@ GPT2 = Family(
     norm="layer",
     epsilon_key="layer_norm_epsilon",
     epsilon=1e-5,
-    positions="learned",
     activation_key="activation_function",
     activation="gelu_new",
     activations={"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"},
-    gated_mlp=False,
     required={
         "scale_attn_weights": (True,),
         "scale_attn_by_inverse_layer_idx": (False,),
