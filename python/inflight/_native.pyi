@@ -1,7 +1,7 @@
 """The Rust core as Python sees it: `crates/python`. Held true by tests/python/test_native_stub.py."""
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from inflight.executors.base import CacheChanges, Executor, ModelInfo, Request, ResponseBatch
 
@@ -10,95 +10,45 @@ __version__: str
 #: The exit code of a worker whose executor failed.
 EXIT_EXECUTOR_FAILED: int
 
-class WorkerOptions:
-    """How a worker listens, what it serves and where its bounds are. Times are in seconds."""
+class WorkerOption:
+    """One option of `WorkerOptions` or `SimulatedOptions`, as Rust declares it."""
 
-    def __new__(
-        cls,
-        *,
-        host: str | None = None,
-        grpc_port: int | None = None,
-        metrics_port: int | None = None,
-        http_port: int | None = None,
-        tls_certificate: str | None = None,
-        tls_key: str | None = None,
-        tls_client_ca: str | None = None,
-        served_model_name: str | None = None,
-        core_model_name: str | None = None,
-        exclude_input_in_output: bool | None = None,
-        fill_outputs: bool | None = None,
-        wrap_token_ids: bool | None = None,
-        accumulate_tokens: bool | None = None,
-        draft_worker: str | None = None,
-        draft_model_name: str | None = None,
-        adapter_dir: str | None = None,
-        assets: Mapping[str, bytes] | None = None,
-        otlp_endpoint: str | None = None,
-        trace_sampling_ratio: float | None = None,
-        max_message_bytes: int | None = None,
-        max_queue_wait_s: float | None = None,
-        max_queued_requests: int | None = None,
-        max_grpc_connections: int | None = None,
-        max_concurrent_streams: int | None = None,
-        progress_timeout_s: float | None = None,
-        drain_timeout_s: float | None = None,
-        slow_reader_timeout_s: float | None = None,
-        canary_timeout_s: float | None = None,
-    ) -> WorkerOptions: ...
     @property
-    def host(self) -> str: ...
+    def name(self) -> str:
+        """As a keyword, and with dashes on a command line."""
+
     @property
-    def grpc_port(self) -> int: ...
+    def help(self) -> str: ...
     @property
-    def metrics_port(self) -> int: ...
+    def kind(self) -> str:
+        """`switch`, `integer`, `number`, `text`, `file`, `directory` or `ids`."""
+
     @property
-    def http_port(self) -> int | None: ...
+    def default(self) -> Any: ...
     @property
-    def otlp_endpoint(self) -> str | None: ...
+    def min(self) -> float | None: ...
     @property
-    def trace_sampling_ratio(self) -> float: ...
+    def max(self) -> float | None: ...
     @property
-    def tls_certificate(self) -> str | None: ...
+    def value_name(self) -> str | None: ...
     @property
-    def tls_key(self) -> str | None: ...
-    @property
-    def tls_client_ca(self) -> str | None: ...
-    @property
-    def served_model_name(self) -> str: ...
-    @property
-    def core_model_name(self) -> str: ...
-    @property
-    def exclude_input_in_output(self) -> bool: ...
-    @property
-    def fill_outputs(self) -> bool: ...
-    @property
-    def wrap_token_ids(self) -> bool: ...
-    @property
-    def accumulate_tokens(self) -> bool: ...
-    @property
-    def draft_worker(self) -> str | None: ...
-    @property
-    def draft_model_name(self) -> str: ...
-    @property
-    def adapter_dir(self) -> str | None: ...
-    @property
-    def max_message_bytes(self) -> int: ...
-    @property
-    def max_queue_wait_s(self) -> float: ...
-    @property
-    def max_queued_requests(self) -> int: ...
-    @property
-    def max_grpc_connections(self) -> int: ...
-    @property
-    def max_concurrent_streams(self) -> int: ...
-    @property
-    def progress_timeout_s(self) -> float: ...
-    @property
-    def drain_timeout_s(self) -> float: ...
-    @property
-    def slow_reader_timeout_s(self) -> float: ...
-    @property
-    def canary_timeout_s(self) -> float: ...
+    def environment(self) -> str | None: ...
+
+def worker_options() -> list[WorkerOption]:
+    """Every option of `WorkerOptions`, in the order of a command's help."""
+
+def simulated_options() -> list[WorkerOption]:
+    """Every option of `SimulatedOptions`, in the order of a command's help."""
+
+class WorkerOptions:
+    """How a worker listens, what it serves and where its bounds are: the options of `worker_options`.
+
+    Raises `TypeError` for others and `ValueError` for a value out of range; `None` is the default. Each is an
+    attribute as well.
+    """
+
+    def __new__(cls, *, assets: Mapping[str, bytes] | None = None, **options: Any) -> WorkerOptions: ...
+    def __getattr__(self, name: str) -> Any: ...
 
 class Capability:
     """What an executor can support: the names in `ModelInfo.capabilities`."""
@@ -146,45 +96,12 @@ class CacheReports:
     def report(self, changes: CacheChanges) -> None: ...
 
 class SimulatedOptions:
-    """The simulated executor's timing model and sizes."""
+    """The simulated executor's timing model and sizes: the options of `simulated_options`, as in
+    `WorkerOptions`.
+    """
 
-    def __new__(
-        cls,
-        *,
-        prefill_us_per_token: float | None = None,
-        step_us: float | None = None,
-        step_us_per_sequence: float | None = None,
-        max_batch_size: int | None = None,
-        num_blocks: int | None = None,
-        tokens_per_block: int | None = None,
-        max_seq_len: int | None = None,
-        max_num_tokens: int | None = None,
-        vocab_size: int | None = None,
-        answer: Sequence[int] | None = None,
-        enable_kv_cache_reuse: bool | None = None,
-    ) -> SimulatedOptions: ...
-    @property
-    def enable_kv_cache_reuse(self) -> bool: ...
-    @property
-    def prefill_us_per_token(self) -> float: ...
-    @property
-    def step_us(self) -> float: ...
-    @property
-    def step_us_per_sequence(self) -> float: ...
-    @property
-    def max_batch_size(self) -> int: ...
-    @property
-    def num_blocks(self) -> int: ...
-    @property
-    def tokens_per_block(self) -> int: ...
-    @property
-    def max_seq_len(self) -> int: ...
-    @property
-    def max_num_tokens(self) -> int: ...
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def answer(self) -> list[int] | None: ...
+    def __new__(cls, **options: Any) -> SimulatedOptions: ...
+    def __getattr__(self, name: str) -> Any: ...
 
 class Tokenizer:
     """A model's tokenizer and the ids that its files name; `files` by base name, as `ModelFiles`.

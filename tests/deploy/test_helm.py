@@ -267,7 +267,8 @@ def test_only_gateways_and_ranks_of_a_group_reach_workers(values: str) -> None:
 @pytest.mark.parametrize("values", CASES.values(), ids=CASES)
 def test_every_argument_is_an_option(values: str) -> None:
     gateway = {f"--{option.flag}" for option in _native.gateway_options()}
-    known = {"worker": {option for one in worker.params for option in one.opts}, "gateway": gateway}
+    worker_params = [*worker.params, *worker.worker_options]
+    known = {"worker": {option for one in worker_params for option in one.opts}, "gateway": gateway}
     for one in rendered(values):
         for template in pods(one).values():
             command, *arguments = template["spec"]["containers"][0]["args"]

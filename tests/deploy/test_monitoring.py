@@ -261,7 +261,9 @@ def test_the_commands_of_compose_files_are_understood(file: str) -> None:
             continue
         gateway = {f"--{option.flag}" for option in _native.gateway_options()}
         known = gateway | (
-            {option for one in serve.params for option in one.opts} if command[0] == "serve" else set()
+            {option for one in (*serve.params, *serve.worker_options) for option in one.opts}
+            if command[0] == "serve"
+            else set()
         )
         given = {word.partition("=")[0] for word in command if word.startswith("--")}
         assert given <= known, given - known

@@ -134,6 +134,13 @@ def test_an_option_reaches_the_reference_executor() -> None:
     assert "option `max_num_tokens` must be at least `max_batch_size` (64), got `63`" in output
 
 
+@pytest.mark.parametrize("name", ["worker", "serve"])
+def test_what_rust_refuses_of_an_option_is_a_mistake_of_the_user(name: str) -> None:
+    code, output = run(name, "--drain-timeout-s=1e300")
+    assert code == 2
+    assert "`--drain-timeout-s` is `1e300`, expected fewer seconds" in " ".join(output.split())
+
+
 def test_the_version_is_that_of_the_core() -> None:
     from inflight import __version__, _native
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +40,7 @@ def real_parameters(thing: object) -> list[tuple[str, bool, str | None]]:
     return [
         (p.name, p.kind is p.KEYWORD_ONLY, None if p.default is p.empty else repr(p.default))
         for p in inspect.signature(thing).parameters.values()
+        if p.kind is not p.VAR_KEYWORD
     ]
 
 
@@ -54,6 +57,7 @@ def test_a_function_takes_what_the_stub_says(name: str) -> None:
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_class_takes_and_has_what_the_stub_says(name: str) -> None:
     methods = {node.name: node for node in CLASSES[name].body if isinstance(node, ast.FunctionDef)}
+    methods.pop("__getattr__", None)
     constructor = methods.pop("__new__", None)
     real = getattr(_native, name)
     if constructor is None:
@@ -68,37 +72,40 @@ def test_a_class_takes_and_has_what_the_stub_says(name: str) -> None:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     }
     assert attributes == methods.keys() | values
-    if constructor is None or not name.endswith("Options"):
-        return
-    # What can be given can be read back, `assets` apart: they are bytes that only the worker needs.
-    assert {name for name, _, _ in parameters(constructor, skip=1)} - attributes <= {"assets"}
 
 
-@pytest.mark.parametrize("name", [name for name in CLASSES if name.endswith("Options")])
-def test_every_option_is_read_back_as_given(name: str) -> None:
-    real = getattr(_native, name)
-    default = real()
-    for attribute in (attribute for attribute in vars(real) if not attribute.startswith("__")):
-        value = getattr(default, attribute)
-        other: object
-        if isinstance(value, bool):
-            other = not value
-        elif attribute == "answer":
-            other = [1]
-        elif attribute == "otlp_endpoint":
-            other = "http://x"
-        elif attribute == "trace_sampling_ratio":
-            other = 0.5
-        elif attribute.endswith("_port"):
-            other = (value or 0) + 1
-        elif value is None or isinstance(value, str):
-            other = (value or "") + "x"
-        else:
-            other = value + 1
-        # The share of what is traced means nothing where nothing is.
-        more = {"otlp_endpoint": "http://x"} if attribute == "trace_sampling_ratio" else {}
-        assert getattr(real(**{attribute: other, **more}), attribute) == other
-        assert getattr(real(**{attribute: None}), attribute) == value
+#: Of a kind, another value than the default.
+OTHERS: dict[str, Callable[[Any], object]] = {
+    "switch": lambda value: not value,
+    "integer": lambda value: (value or 0) + 1,
+    "number": lambda value: value / 2,
+    "text": lambda value: (value or "http://") + "x",
+    "file": lambda _: "file",
+    "directory": lambda _: "directory",
+    "ids": lambda _: [1],
+}
+OPTIONS: list[tuple[Any, _native.WorkerOption]] = [
+    *((_native.WorkerOptions, one) for one in _native.worker_options()),
+    *((_native.SimulatedOptions, one) for one in _native.simulated_options()),
+]
+
+
+@pytest.mark.parametrize(("make", "option"), OPTIONS, ids=[option.name for _, option in OPTIONS])
+def test_every_option_is_read_back_as_given(make: Any, option: _native.WorkerOption) -> None:
+    default = option.default
+    assert getattr(make(), option.name) == default
+    assert getattr(make(**{option.name: None}), option.name) == default
+    other = OTHERS[option.kind](default)
+    assert getattr(make(**{option.name: other}), option.name) == other
+
+
+def test_what_is_not_an_option_is_refused_by_its_name() -> None:
+    with pytest.raises(TypeError, match="unknown option `port`"):
+        _native.WorkerOptions(port=1)
+    with pytest.raises(TypeError, match="option `grpc_port`: 'str' object"):
+        _native.WorkerOptions(grpc_port="1")
+    with pytest.raises(AttributeError, match="unknown option `port`"):
+        _ = _native.WorkerOptions().port
 
 
 @pytest.mark.parametrize(
@@ -110,8 +117,13 @@ def test_every_option_is_read_back_as_given(name: str) -> None:
         (_native.SimulatedOptions, "step_us", -0.5),
         (_native.SimulatedOptions, "prefill_us_per_token", float("nan")),
         (_native.SimulatedOptions, "max_batch_size", 0),
+        (_native.WorkerOptions, "grpc_port", 65536),
+        (_native.WorkerOptions, "max_message_bytes", -1),
+        (_native.WorkerOptions, "max_concurrent_streams", 2**32),
+        (_native.WorkerOptions, "trace_sampling_ratio", 1.5),
+        (_native.WorkerOptions, "otlp_endpoint", "grpc://x:1"),
     ],
 )
-def test_an_option_out_of_range_is_named(make: type, name: str, value: float) -> None:
+def test_an_option_out_of_range_is_named(make: type, name: str, value: object) -> None:
     with pytest.raises(ValueError, match=f"`{name}`"):
         make(**{name: value})

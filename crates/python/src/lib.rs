@@ -50,7 +50,9 @@ mod _native {
         PyGatewayOption, check_gateway_arguments, gateway_options, read_option_file, trace_variable,
     };
     #[pymodule_export]
-    use super::options::{PySimulatedOptions, PyWorkerOptions};
+    use super::options::{
+        PySimulatedOptions, PyWorkerOption, PyWorkerOptions, simulated_options, worker_options,
+    };
     #[pymodule_export]
     use super::serve::{PyLoadingWorker, serve_simulated_worker, serve_worker};
     #[pymodule_export]

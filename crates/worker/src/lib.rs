@@ -40,6 +40,9 @@ pub use model::{
     CORE_MODEL, CORE_MODEL_VERSION, CoreInput, CoreParameter, OutputSpec, Passage, TensorSpec,
     core_inputs, core_outputs, core_parameters,
 };
-pub use options::{BoundAddresses, LogLevel, WorkerError, WorkerExit, WorkerOptions};
+pub use options::{
+    BoundAddresses, Collector, InvalidOption, LogLevel, OptionInfo, OptionKind, OptionValue,
+    Options, WorkerError, WorkerExit, WorkerOptions,
+};
 pub use serve::{serve, serve_models, serve_on_network};
 pub use simulated::{SimulatedExecutor, SimulatedOptions};

@@ -1,7 +1,13 @@
 //! The worker's options, their defaults and the reason for each.
 //!
-//! Owns every option of the worker. Knows nothing of command lines: the code that starts a worker fills this
-//! in and passes it to [`crate::serve()`].
+//! Owns every option of the worker: the struct, its defaults, and what `inflight worker --help` says of each
+//! follow from one table. Knows nothing of command lines: the code that starts a worker fills the struct in and
+//! passes it to [`crate::serve()`].
+
+pub(crate) mod declared;
+#[cfg(test)]
+mod tests;
+mod types;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,127 +19,142 @@ use std::time::Duration;
 use bytes::Bytes;
 use inflight_kserve::client::{ConnectError, DEFAULT_MAX_MESSAGE_BYTES};
 use inflight_tls::{ServerFiles, ServerTls, TlsError};
-use inflight_traces::{TraceError, TraceOptions};
+use inflight_traces::{DEFAULT_RATIO, ENDPOINT_VARIABLE, RATIO_VARIABLE, TraceError, TraceOptions};
 use tracing::level_filters::LevelFilter;
 
 use crate::executor::ExecutorFailed;
 use crate::model::CORE_MODEL;
 
-/// How a worker listens, what it serves and what its limits are.
-#[derive(Clone, Debug)]
-pub struct WorkerOptions {
-    /// Address or name to bind, for both ports. Default: 127.0.0.1, so that only this machine can
-    /// connect until an operator decides otherwise.
-    pub host: String,
-    /// Default: 8001, Triton's gRPC port. 0 picks a free port, reported through `on_bound`.
-    pub grpc_port: u16,
-    /// Default: 8002, Triton's metrics port. 0 picks a free port, reported through `on_bound`.
-    pub metrics_port: u16,
-    /// Port for KServe over HTTP, for clients without a gateway. Default: none, because a gateway serves it for all
-    /// workers. 0 picks a free port, reported through `on_bound`.
-    pub http_port: Option<u16>,
-    /// Certificate of the ports for gRPC and HTTP, which then speak TLS; metrics and health stay plain. Default:
-    /// none, because workers are on the gateway's machine or on a private network.
-    pub tls_certificate: Option<PathBuf>,
-    /// The certificate's key; both or neither are given.
-    pub tls_key: Option<PathBuf>,
-    /// Client CA certificates: only clients with a certificate that one of them signed may connect. Default: none.
-    pub tls_client_ca: Option<PathBuf>,
-    /// The name that OpenAI clients use; KServe clients have their own names.
-    pub served_model_name: String,
-    /// The KServe name of the model that takes token ids. Default: `tensorrt_llm`, Triton's.
-    pub core_model_name: String,
-    /// Whether answers leave out the prompt where a request does not say (`exclude_input_in_output`).
-    /// Default: false, as in Triton's models.
-    pub exclude_input_in_output: bool,
-    /// `HOST:PORT` of a worker whose core model guesses for `num_draft_tokens` of `tensorrt_llm_bls`. It must have
-    /// the same vocabulary. `None`: such requests are refused.
-    pub draft_worker: Option<String>,
-    /// The name of that worker's core model. Default: `tensorrt_llm`.
-    pub draft_model_name: String,
-    /// Changes what the process logs, for KServe's log settings. `None`: nobody may.
-    pub log_level: Option<LogLevel>,
-    /// Where traces of requests go, and of which. Default: nowhere.
-    pub traces: Option<TraceOptions>,
-    /// Whether answers have log probabilities and logits that were not asked for, as zeros. Releases of Triton's
-    /// models up to 0.11 answer so, and their clients read them. Default: false, as in newer ones.
-    pub fill_outputs: bool,
-    /// Whether token ids of a prompt that are beyond the vocabulary are wrapped modulo its size: NVIDIA's benchmark
-    /// scripts send random ones.
-    pub wrap_token_ids: bool,
-    /// Whether each streamed answer of `tensorrt_llm_bls` repeats the text before it. Default: false, as in
-    /// Triton's model.
-    pub accumulate_tokens: bool,
-    /// Directory whose LoRA adapters clients may load while the worker runs. Default: none, and nobody may load
-    /// any: who reaches the port would choose which files are read.
-    pub adapter_dir: Option<PathBuf>,
-    /// The files that `ModelAssets.Fetch` sends to a gateway: base name to content.
-    pub assets: BTreeMap<String, Bytes>,
-    /// Largest gRPC message either way, in bytes. Default: 64 MiB, twice the gateway's HTTP body limit:
-    /// a prompt of token ids is larger than its text.
-    pub max_message_bytes: usize,
-    /// How long a request may wait for a place in the executor's batch. One that would wait longer, by the
-    /// measured service rate, gets RESOURCE_EXHAUSTED at once; one that has, gets it then. Default: 2 s,
-    /// less than people and clients wait for a first token, and enough to keep the batch full.
-    pub max_queue_wait: Duration,
-    /// Requests beyond the executor's `max_batch_size`; more get RESOURCE_EXHAUSTED. Default: 4096. It
-    /// bounds memory; what bounds the wait is `max_queue_wait`.
-    pub max_queued_requests: usize,
-    /// gRPC connections at once; one more is closed at once. Default: 1024. A gateway has one, a Triton client
-    /// one for several streams, and an idle connection costs memory and a file.
-    pub max_grpc_connections: usize,
-    /// gRPC calls at once on one connection. Default: 8192. Triton's clients open one stream per
-    /// request, so this must hold a large batch and its queue.
-    pub max_concurrent_streams: u32,
-    /// Without a row from the executor for this long while requests wait, the executor counts as dead.
-    /// Default: 300 s, longer than any prefill of a full context on a CPU.
-    pub progress_timeout: Duration,
-    /// How long running requests may take to finish after a shutdown was requested. Default: 10 s.
-    pub drain_timeout: Duration,
-    /// A stream whose client reads nothing for this long while rows wait is ended and its requests are
-    /// cancelled, because they hold KV blocks that others wait for. Default: 60 s.
-    pub slow_reader_timeout: Duration,
-    /// How long the one-token request that proves readiness may take. Default: 600 s, because kernel
-    /// dispatch, graph capture and the first allocations all happen under it.
-    pub canary_timeout: Duration,
-}
+pub use declared::{InvalidOption, OptionInfo, OptionKind, OptionValue, Options};
+pub use types::Collector;
 
-impl Default for WorkerOptions {
-    fn default() -> Self {
-        Self {
-            host: "127.0.0.1".to_owned(),
-            grpc_port: 8001,
-            metrics_port: 8002,
-            http_port: None,
-            tls_certificate: None,
-            tls_key: None,
-            tls_client_ca: None,
-            served_model_name: "inflight-demo".to_owned(),
-            core_model_name: CORE_MODEL.to_owned(),
-            exclude_input_in_output: false,
-            fill_outputs: false,
-            wrap_token_ids: false,
-            draft_worker: None,
-            draft_model_name: CORE_MODEL.to_owned(),
-            log_level: None,
-            traces: None,
-            accumulate_tokens: false,
-            adapter_dir: None,
-            assets: BTreeMap::new(),
-            max_message_bytes: DEFAULT_MAX_MESSAGE_BYTES,
-            max_queue_wait: Duration::from_secs(2),
-            max_queued_requests: 4096,
-            max_grpc_connections: 1024,
-            max_concurrent_streams: 8192,
-            progress_timeout: Duration::from_secs(300),
-            drain_timeout: Duration::from_secs(10),
-            slow_reader_timeout: Duration::from_secs(60),
-            canary_timeout: Duration::from_secs(600),
-        }
+declared::options! {
+    /// How a worker listens, what it serves and what its limits are.
+    #[derive(Clone, Debug)]
+    pub struct WorkerOptions {
+        /// The name that OpenAI clients use; KServe clients have their own names
+        served_model_name: String = "inflight-demo".to_owned();
+
+        /// KServe name of the model that takes token ids
+        // Triton's.
+        core_model_name: String = CORE_MODEL.to_owned();
+
+        /// Whether KServe answers leave out the prompt by default; a request may choose
+        // As in Triton's models (`exclude_input_in_output`).
+        exclude_input_in_output: bool = false;
+
+        /// Whether answers contain log probabilities and logits that were not asked for, as zeros, like those of
+        /// Triton's models up to 0.11
+        // Their clients read them; newer models answer without.
+        fill_outputs: bool = false;
+
+        /// Wrap prompt token ids beyond the vocabulary, modulo its size; NVIDIA's benchmark scripts send such ids
+        wrap_token_ids: bool = false;
+
+        /// Whether each streamed response of `tensorrt_llm_bls` repeats the text before it
+        // False, as in Triton's model.
+        accumulate_tokens: bool = false;
+
+        /// HOST:PORT of a worker whose model guesses tokens for requests with `num_draft_tokens`
+        // It must have the same vocabulary. Without one, such requests are refused.
+        draft_worker: Option<String> = None;
+
+        /// KServe name of that worker's core model
+        draft_model_name: String = CORE_MODEL.to_owned();
+
+        /// Directory of LoRA adapters that clients may load while the worker runs; without it, they cannot load any
+        // None by default: who reaches the port would choose which files are read.
+        adapter_dir: Option<PathBuf> = None => kind: OptionKind::Directory;
+
+        /// Largest gRPC message, sent or received
+        // Twice the gateway's HTTP body limit: a prompt of token ids is larger than its text.
+        max_message_bytes: usize = DEFAULT_MAX_MESSAGE_BYTES => min: Some(1.0);
+
+        /// Seconds that a request may wait for a place in the batch; others are refused at once
+        // By the measured service rate. Less than people and clients wait for a first token, and enough to keep
+        // the batch full.
+        max_queue_wait: Duration = Duration::from_secs(2);
+
+        /// Live requests beyond what the executor runs at once
+        // Bounds memory; what bounds the wait is `max_queue_wait`.
+        max_queued_requests: usize = 4096;
+
+        /// gRPC connections at once; more are closed
+        // A gateway has one, a Triton client one for several streams, and an idle connection costs memory and a
+        // file.
+        max_grpc_connections: usize = 1024 => min: Some(1.0);
+
+        /// gRPC calls at once on one connection
+        // Triton's clients open one stream per request, so this must hold a large batch and its queue.
+        max_concurrent_streams: u32 = 8192 => min: Some(1.0);
+
+        /// Seconds without a token while requests wait before the executor counts as failed
+        // Longer than any prefill of a full context on a CPU.
+        progress_timeout: Duration = Duration::from_secs(300);
+
+        /// Seconds that running requests get at shutdown
+        drain_timeout: Duration = Duration::from_secs(10);
+
+        /// Seconds after which a stream whose client reads nothing is ended
+        // Its requests are cancelled, because they hold KV blocks that others wait for.
+        slow_reader_timeout: Duration = Duration::from_secs(60);
+
+        /// Seconds for the one token that proves readiness
+        // Kernel dispatch, graph capture and the first allocations all happen under it.
+        canary_timeout: Duration = Duration::from_secs(600);
+
+        /// Address to listen on
+        // A name or an address, for all ports. Only this machine can connect until an operator decides otherwise.
+        host: String = "127.0.0.1".to_owned();
+
+        /// KServe gRPC port; 0 picks a free port
+        // Triton's, as the one below.
+        grpc_port: u16 = 8001;
+
+        /// Prometheus metrics port; 0 picks a free port
+        metrics_port: u16 = 8002;
+
+        /// Port for KServe over HTTP; 0 picks a free port  [default: none]
+        // For clients without a gateway, which serves it for all workers.
+        http_port: Option<u16> = None;
+
+        /// Certificate of the ports for gRPC and HTTP and its chain, as a PEM file: gateways then need `https://`
+        /// before this worker's address. Read again when it changes
+        // Metrics and health stay plain. None by default: workers are on the gateway's machine or on a private
+        // network.
+        tls_certificate: Option<PathBuf> = None => value_name: Some("FILE");
+
+        /// The certificate's private key, as a PEM file without a passphrase
+        tls_key: Option<PathBuf> = None => value_name: Some("FILE");
+
+        /// Client CA certificates, as a PEM file: only clients with a certificate that one of them signed may
+        /// connect
+        tls_client_ca: Option<PathBuf> = None => value_name: Some("FILE");
+
+        /// OTLP collector to which traces of requests are exported over gRPC, such as
+        /// `http://localhost:4317`  [default: none]
+        otlp_endpoint: Collector = Collector(None) => value_name: Some("URL"), environment: Some(ENDPOINT_VARIABLE);
+
+        /// Share of the requests without a `traceparent` that are traced; with one, its sender decides
+        trace_sampling_ratio: f64 = DEFAULT_RATIO => min: Some(0.0), max: Some(1.0), environment: Some(RATIO_VARIABLE);
+    } and {
+        /// Changes what the process logs, for KServe's log settings. `None`: nobody may.
+        log_level: Option<LogLevel> = None;
+        /// The files that `ModelAssets.Fetch` sends to a gateway: base name to content.
+        assets: BTreeMap<String, Bytes> = BTreeMap::new();
     }
 }
 
 impl WorkerOptions {
+    /// Where traces of requests go, and of which; `None`: nowhere.
+    pub(crate) fn traces(&self) -> Option<TraceOptions> {
+        Some(TraceOptions {
+            endpoint: self.otlp_endpoint.0.clone()?,
+            ratio: self.trace_sampling_ratio,
+            service: "inflight-worker",
+        })
+    }
+
     /// TLS of the ports; `None`: they speak plain text.
     ///
     /// # Errors

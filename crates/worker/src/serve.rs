@@ -164,8 +164,8 @@ async fn serve_hosted<L: Listener>(
     } = started;
     let (tracer, flush) = traces.unzip();
     let tracing = tracer
-        .zip(options.traces.as_ref())
-        .map(|(tracer, options)| Tracing::new(tracer, options.endpoint.clone()));
+        .zip(options.traces())
+        .map(|(tracer, traces)| Tracing::new(tracer, traces.endpoint));
     let common = Common::new(options.log_level.clone(), tracing);
     // The draft worker guesses for the first model: others have another vocabulary.
     let drafts = std::iter::once(draft).chain(std::iter::repeat(None));
@@ -408,7 +408,7 @@ async fn start<L>(
             Arc::new(Metrics::new(Arc::clone(model.names.core()), served))
         })
         .collect();
-    let traces = match &options.traces {
+    let traces = match options.traces() {
         Some(traces) => {
             // All models' spans take one way; those that are lost on it are the first model's.
             let counters = counters.first().cloned();
@@ -417,7 +417,7 @@ async fn start<L>(
                     metrics.dropped_spans(spans);
                 }
             };
-            Some(Tracer::start(traces, on_dropped).map_err(WorkerError::Traces)?)
+            Some(Tracer::start(&traces, on_dropped).map_err(WorkerError::Traces)?)
         }
         None => None,
     };

@@ -80,7 +80,12 @@ def _forget_variables() -> None:
     from inflight.cli.layers import forget_variables, option_names
     from inflight.cli.worker import worker
 
-    forget_variables([*option_names(worker.params), *(one.flag for one in _native.gateway_options())])
+    forget_variables(
+        [
+            *option_names([*worker.params, *worker.worker_options]),
+            *(one.flag for one in _native.gateway_options()),
+        ]
+    )
 
 
 def run(topology: Topology, model_name: str, file: Path | None = None) -> int:
@@ -151,7 +156,7 @@ def _read(file: Path) -> Topology:
     described = read(file)
     check_names(
         described,
-        [str(parameter.name) for parameter in worker.params],
+        [str(one.name) for one in (*worker.params, *worker.worker_options)],
         [option.flag.replace("-", "_") for option in _native.gateway_options()],
     )
     _check_gateways(described)

@@ -131,11 +131,11 @@ def _apply(ctx: click.Context, _parameter: click.Parameter, given: str | None) -
         if text and not text.startswith(SERVICE):
             values[str(one.name)] = [part.strip() for part in text.split(",")] if _is_list(one) else text
             origins[str(one.name)] = _variable(name)
-    _warn_of_slips(known, ctx.find_root().command)
+    _warn_of_slips(known, ctx.find_root())
     ctx.default_map = {**(ctx.default_map or {}), **values}
 
 
-def _warn_of_slips(known: Iterable[str], root: click.Command) -> None:
+def _warn_of_slips(known: Iterable[str], root: click.Context) -> None:
     """Warns of variables whose names are nearly those of options, and forgets them: the processes that a
     command starts need not warn again. Others may be of another program, such as Kubernetes.
     """
@@ -152,17 +152,18 @@ def _warn_of_slips(known: Iterable[str], root: click.Command) -> None:
             del os.environ[given]
 
 
-def _variables_of_all(root: click.Command) -> set[str]:
+def _variables_of_all(root: click.Context) -> set[str]:
     """Of every command's options: one environment may serve several commands."""
     from inflight import _native
 
     names = {one.flag for one in _native.gateway_options()}
-    commands = [root]
+    commands = [root.command]
     while commands:
         command = commands.pop()
-        names |= _by_name(command.params).keys()
+        # A command keeps the help option that it makes first, by the names that its context has.
+        ctx = click.Context(command, parent=root)
+        names |= _by_name(command.get_params(ctx)).keys()
         if isinstance(command, click.Group):
-            ctx = click.Context(command)
             found = (command.get_command(ctx, name) for name in command.list_commands(ctx))
             commands += [one for one in found if one is not None]
     return {_variable(name) for name in names}

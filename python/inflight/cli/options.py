@@ -1,4 +1,4 @@
-"""Options that several commands share, and options whose default Rust owns."""
+"""Options that several commands share, and the types of their values."""
 
 from __future__ import annotations
 
@@ -54,52 +54,6 @@ class Finite(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{number} is not a finite number.", param, ctx)
         return number
-
-
-class NativeDefault(click.Option):
-    """An option that is `None` unless given, because Rust has its default with its reason.
-
-    The help shows that default; reading it loads the extension, which only the command's own help does.
-    """
-
-    def __init__(self, *args: Any, owner: str, note: str = "", **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.owner = owner
-        self.note = note
-
-    def get_help_extra(self, ctx: click.Context) -> Any:
-        """Adds the default to what click shows in brackets."""
-        from inflight import _native
-
-        extra = super().get_help_extra(ctx)
-        value = getattr(getattr(_native, self.owner)(), str(self.name))
-        if value is None:
-            return extra
-        shown = f"{value:g}" if isinstance(value, float) else str(value)
-        if isinstance(value, bool):
-            # As clap writes it.
-            shown = shown.lower()
-        extra["default"] = shown + self.note
-        return extra
-
-
-def native_options(
-    owner: str, described: dict[str, tuple[Any, str]], note: str = ""
-) -> Callable[[Command], Command]:
-    """Adds one option per entry of `described` (field of `inflight._native.<owner>` -> type, help);
-    `note` is put behind each default. A switch without a value is true, as the gateway's are.
-    """
-
-    def add(command: Command) -> Command:
-        for name, (kind, text) in reversed(described.items()):
-            flag = "--" + name.replace("_", "-")
-            switch = {"is_flag": False, "flag_value": "true"} if kind is bool else {}
-            command = click.option(
-                flag, name, cls=NativeDefault, owner=owner, note=note, type=kind, help=text, **switch
-            )(command)
-        return command
-
-    return add
 
 
 #: MODEL, the executor and what they need; the same for `serve` and `worker`.

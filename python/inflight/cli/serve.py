@@ -4,6 +4,7 @@ they set keys of a topology, and the plan and the loop are `inflight.launch`'s.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from click.core import ParameterSource
 
 from inflight.cli.gateway_options import NOT_TAKEN, CommandWithGateway, pass_on
 from inflight.cli.layers import forget_variables, option_names
-from inflight.cli.options import PORT, named_options, native_options
-from inflight.cli.worker import BOUNDS, EXECUTOR_OPTIONS, MODELS, refuse_foreign, worker_options
+from inflight.cli.options import named_options
+from inflight.cli.worker import refuse_foreign, with_executor
+from inflight.cli.worker_options import CommandWithWorker, made_of, simulated_names
 
 #: Keys of the topology by the options that set them, for messages.
 SPELLED = (
@@ -39,23 +41,20 @@ PUBLIC_KEY = (
 )
 
 
-@click.command(cls=CommandWithGateway)
-@worker_options
-@native_options(
-    "WorkerOptions",
-    {
-        "grpc_port": (
-            PORT,
-            "The worker's KServe gRPC port, on this machine only, 2 more for each further worker; 0 picks a"
-            " free port",
-        ),
-        "metrics_port": (
-            PORT,
-            "The worker's metrics port, on this machine only, 2 more for each further worker; 0 picks a free"
-            " port",
-        ),
-    },
-)
+class ServeCommand(CommandWithGateway, CommandWithWorker):
+    """Starts both, so that it takes the options of both."""
+
+    #: The worker is for this machine only: the gateway has the same options for its own address.
+    address: Mapping[str, str | None] = {
+        "grpc_port": "The worker's KServe gRPC port, on this machine only, 2 more for each further worker; 0"
+        " picks a free port",
+        "metrics_port": "The worker's metrics port, on this machine only, 2 more for each further worker; 0"
+        " picks a free port",
+    }
+
+
+@click.command(cls=ServeCommand)
+@with_executor
 @click.option(
     "--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Workers of the model"
 )
@@ -120,9 +119,10 @@ def serve(
     own = {name: value for name, value in values.items() if name not in of_gateway and value is not None}
     executor = executor_for(model, executor, is_chosen=_is_given(ctx, "executor"))
     # The worker takes them as they are; a mistake is reported before anything starts.
-    refuse_foreign(executor, {name: own[name] for name in EXECUTOR_OPTIONS if name in own})
-    bounds = {name: value for name, value in own.items() if name in BOUNDS or name in MODELS}
-    defaults = _native.WorkerOptions(grpc_port=grpc_port, metrics_port=metrics_port, **bounds)
+    refuse_foreign(executor, {name: own[name] for name in simulated_names() if name in own})
+    of_worker = {one.name for one in _native.worker_options()}
+    bounds = {name: value for name, value in own.items() if name in of_worker}
+    defaults = made_of(_native.WorkerOptions, grpc_port=grpc_port, metrics_port=metrics_port, **bounds)
     named = named_options(executor, executor_options)
     executors.require(executor)
     found = find_model(
