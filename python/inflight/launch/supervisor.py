@@ -1,9 +1,9 @@
 """The loop over child processes: starts them in order, waits until they are ready, stops them in the
 reverse order, starts those again that may be restarted, and ends when another one dies.
 
-Owns every decision; what is remembered of a child is in `child`, and `rollout` decides who is replaced while
-all run, and in which steps. Clock, processes, probes and output come from outside, so that tests replay
-histories without any.
+Owns every decision but one: `rollout` decides who is replaced while all run, and in which steps. What is
+remembered of a child is in `child`; `children` are all of them. Clock, processes, probes and output come from
+outside, so that tests replay histories without any.
 
 Stopping is a state of the whole: those that no running one was started after are asked to end, then those
 before them.
@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from inflight.errors import UserMistake
 from inflight.launch.child import Child, Process, State
+from inflight.launch.children import Children
 from inflight.launch.events import Event, Exited, Line, ReloadRequested, Report
 from inflight.launch.plan import LaunchPlan, ProcessSpec
 from inflight.launch.rollout import Rollout, swaps
@@ -50,21 +51,18 @@ class Supervisor:
         those that there still are, when one is gone for good.
         """
         self._plan = plan
-        self._start = start
         self._next_event = next_event
         self._clock = clock
         self._probe = probe
         self._report = report
-        self._publish = publish
-        self._look = look
-        self._keep_listening = keep_listening
-        #: By name, in the order of their start.
-        self._children = {spec.name: Child(spec) for spec in plan.processes}
+        self._children = Children(
+            plan, start=start, clock=clock, publish=publish, look=look, keep_listening=keep_listening
+        )
         self._announced_ready = False
         self._stopping = False
         self._exit_code = 0
         #: Those that gateways are to have.
-        self._workers = [one.spec.name for one in self._children.values() if not one.is_gateway]
+        self._workers = [one.spec.name for one in self._children if not one.is_gateway]
         self._rollout: tuple[Rollout, ReloadRequested] | None = None
 
     def run(self) -> int:
@@ -74,7 +72,7 @@ class Supervisor:
             while True:
                 if self._stopping:
                     self._stop_next()
-                    if not self._running():
+                    if not self._children.running():
                         return self._exit_code
                 else:
                     self._start_next()
@@ -82,7 +80,7 @@ class Supervisor:
                     self._kill_late()
                     self._probe_all()
                     self._advance_rollout()
-                    self._forget_gone()
+                    self._children.forget_gone()
                     if not self._announced_ready and self._clock() >= give_up_at:
                         self._fail("nothing was ready in time", EXIT_CHILD_ENDED)
                         continue
@@ -100,10 +98,10 @@ class Supervisor:
         elif isinstance(event, Line):
             self._report.line(event.name, event.text)
             # The last lines of one that is forgotten may come after its end.
-            if event.name in self._children:
-                self._children[event.name].hear(event.text)
+            if event.name in self._children.by_name:
+                self._children.by_name[event.name].hear(event.text)
         elif isinstance(event, Exited):
-            self._gone(self._children[event.name], event.code)
+            self._gone(self._children.by_name[event.name], event.code)
         elif self._stopping:
             # A user who asks twice does not want to wait.
             self._exit_code = self._exit_code or 128 + event.signal_number
@@ -143,13 +141,9 @@ class Supervisor:
         )
 
     def _restart_rested(self) -> None:
-        for one in self._children.values():
+        for one in self._children:
             if one.state is State.RESTING and self._clock() >= one.restart_at:
-                self._start_again(one)
-
-    def _start_again(self, child: Child) -> None:
-        process = self._start(child.spec, child.spec.resolve_again(self._addresses()))
-        child.start(process, self._clock() + self._plan.ready_within_s)
+                self._children.start_again(one)
 
     def _fail(self, sentence: str, code: int) -> None:
         self._report.failed(sentence)
@@ -157,28 +151,28 @@ class Supervisor:
         self._stopping = True
 
     def _start_next(self) -> None:
-        for one in self._children.values():
+        for one in self._children:
             waits = one.state is State.WAITING
-            if waits and all(self.is_ready(name) for name in one.spec.after):
-                one.start(self._start(one.spec, one.spec.resolve(self._addresses())))
+            if waits and all(self._children.is_ready(name) for name in one.spec.after):
+                self._children.start(one)
 
     def _probe_all(self) -> None:
-        for name, one in self._children.items():
+        for name, one in self._children.by_name.items():
             if one.state is not State.PROBING:
                 continue
             path = one.spec.ready_path
-            if path is None or self._probe(self.address(name), path):
+            if path is None or self._probe(self._children.address(name), path):
                 one.become_ready(self._clock())
                 if name in self._workers:
-                    self.publish(self._workers)
+                    self._children.publish(self._workers)
         # Those that waited for a process that became ready just now.
         self._start_next()
-        if not self._announced_ready and all(self.is_ready(name) for name in self._children):
+        if not self._announced_ready and all(one.state is State.READY for one in self._children):
             self._announced_ready = True
-            self._report.ready(self._addresses())
+            self._report.ready(self._children.addresses())
 
     def _stop_next(self) -> None:
-        running = self._running()
+        running = self._children.running()
         needed = {before for one in running for before in one.spec.after}
         for one in running:
             if one.kill_at is None and one.spec.name not in needed:
@@ -186,19 +180,12 @@ class Supervisor:
         self._kill_late()
 
     def _kill_late(self) -> None:
-        for one in self._children.values():
+        for one in self._children:
             one.kill_if_late(self._clock())
 
     def _kill_all(self) -> None:
-        for one in self._running():
+        for one in self._children.running():
             one.kill()
-
-    def _forget_gone(self) -> None:
-        """Forgets those that nobody misses."""
-        gone = [name for name, one in self._children.items() if one.is_dispensable and self.is_gone(name)]
-        for name in gone:
-            del self._children[name]
-            self._keep_listening([one.spec for one in self._children.values()])
 
     def _begin_rollout(self, asked: ReloadRequested) -> None:
         if self._stopping or not self._announced_ready or self._rollout is not None:
@@ -206,9 +193,9 @@ class Supervisor:
             asked.done(f"{busy}; nothing was replaced")
             return
         # The last reload may have given up one that is still ending.
-        staying = {name: one for name, one in self._children.items() if not one.is_dispensable}
+        staying = {name: one for name, one in self._children.by_name.items() if not one.is_dispensable}
         running = [one.spec for name, one in staying.items() if one.is_gateway or name in self._workers]
-        ending = self._children.keys() - staying.keys()
+        ending = self._children.by_name.keys() - staying.keys()
         todo = swaps(running, asked.plan, asked.plan.reload, ending)
 
         def tell(sentence: str) -> None:
@@ -224,9 +211,9 @@ class Supervisor:
         if self._rollout is None:
             return
         rollout, _ = self._rollout
-        end = rollout.advance(self)
+        end = rollout.advance(self._children)
         self._workers = rollout.workers
-        for one in self._children.values():
+        for one in self._children:
             if one.is_gateway:
                 # Gateways end before the workers that they have.
                 one.spec = replace(one.spec, after=tuple(self._workers))
@@ -240,76 +227,8 @@ class Supervisor:
             self._report.reloading(f"reload failed: {end}" if end else "reload done")
             asked.done(end)
 
-    # What `rollout.Crew` asks for.
-
-    def add(self, spec: ProcessSpec) -> None:
-        """Starts a process that nobody misses if it ends."""
-        child = self._children.setdefault(spec.name, Child(spec))
-        child.spec, child.is_dispensable = spec, True
-        if child.address is not None:
-            self._start_again(child)
-        else:
-            child.start(self._start(spec, spec.resolve({})), self._clock() + self._plan.ready_within_s)
-
-    def keep(self, name: str) -> None:
-        """From now on its end is an accident."""
-        self._children[name].is_dispensable = False
-
-    def finish(self, name: str) -> None:
-        """Asks a gateway to end with its last request; nobody misses it."""
-        child = self._children[name]
-        child.is_dispensable = True
-        # Nobody accepts at an address that no gateway has any more.
-        self._keep_listening([one.spec for one in self._children.values() if one is not child])
-        if child.state is State.READY and child.process is not None:
-            child.process.finish()
-        else:
-            self.dismiss(name)
-
-    def dismiss(self, name: str) -> None:
-        """Asks it to end; nobody misses it."""
-        child = self._children[name]
-        child.is_dispensable = True
-        if child.is_running:
-            child.terminate(self._clock())
-        else:
-            child.end()
-
-    def is_ready(self, name: str) -> bool:
-        """Whether it listens."""
-        return name in self._children and self._children[name].state is State.READY
-
-    def is_gone(self, name: str) -> bool:
-        """Whether it has ended."""
-        # One that is forgotten has.
-        return name not in self._children or self._children[name].state is State.GONE
-
-    def address(self, name: str) -> str:
-        """Where it listens."""
-        return self._addresses()[name]
-
-    def last_line(self, name: str) -> str:
-        """What it wrote last."""
-        return self._children[name].last_line if name in self._children else ""
-
-    def publish(self, names: Sequence[str]) -> None:
-        """Sends the gateways the addresses of the workers."""
-        addresses = self._addresses()
-        self._publish([addresses[name] for name in names if name in addresses])
-
-    def known(self) -> list[Mapping[str, bool] | None]:
-        """The workers of each gateway."""
-        gateways = [one for one in self._children.values() if one.is_gateway and not one.is_dispensable]
-        return [self._look(self.address(one.spec.name)) for one in gateways]
-
-    def _addresses(self) -> dict[str, str]:
-        return {name: one.address for name, one in self._children.items() if one.address is not None}
-
-    def _running(self) -> list[Child]:
-        return [one for one in self._children.values() if one.is_running]
-
     def _wait_s(self, give_up_at: float) -> float:
-        now, children = self._clock(), self._children.values()
+        now, children = self._clock(), self._children
         times = [one.kill_at for one in children if one.kill_at is not None]
         if not self._stopping:
             if self._rollout is not None or any(one.state is State.PROBING for one in children):
