@@ -125,7 +125,7 @@ impl Conversation {
                 self.messages.push(Message {
                     tool_call_id: Some(id),
                     name: Some(name),
-                    ..Message::new(Role::Tool, told(content, is_error))
+                    ..Message::new(Role::Tool, result_text(content, is_error))
                 });
             }
         }
@@ -195,7 +195,7 @@ fn take_role(turn: &mut Fields<'_>) -> Result<Role, ApiError> {
 }
 
 /// A tool's result as a chat template sees it, which has no flag for failures.
-fn told(content: String, is_error: bool) -> String {
+fn result_text(content: String, is_error: bool) -> String {
     let says_so = content
         .trim_start()
         .get(..5)

@@ -383,7 +383,7 @@ fn floor_command(args: &FloorArgs) -> i32 {
     match served {
         Ok(()) => EXIT_OK,
         Err(error) => {
-            tell(&format!(
+            print_error(&format!(
                 "error: the floor on `{}` failed: {error}",
                 args.listen
             ));
@@ -415,7 +415,7 @@ fn suite_command(args: SuiteArgs) -> i32 {
         model: args.model,
         kserve_model: DEFAULT_KSERVE_MODEL.to_owned(),
     };
-    let results = suite::run(&options, &mut |line| tell(line));
+    let results = suite::run(&options, &mut |line| print_error(line));
     let markdown = results.markdown();
     print(&markdown);
     let json = serde_json::to_string_pretty(&results).unwrap_or_else(|error| error.to_string());
@@ -428,7 +428,7 @@ fn suite_command(args: SuiteArgs) -> i32 {
         if let Some(path) = path
             && let Err(error) = std::fs::write(&path, text + "\n")
         {
-            tell(&format!(
+            print_error(&format!(
                 "error: cannot write `{}`: {error}",
                 path.display()
             ));
@@ -440,7 +440,7 @@ fn suite_command(args: SuiteArgs) -> i32 {
 
 /// Prints an error and all its causes.
 fn fail(error: &dyn std::error::Error) -> i32 {
-    tell(&format!("error: {}", inflight_base::error_chain(error)));
+    print_error(&format!("error: {}", inflight_base::error_chain(error)));
     EXIT_BROKEN
 }
 
@@ -450,7 +450,7 @@ fn print(text: &str) {
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
 
-fn tell(text: &str) {
+fn print_error(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 

@@ -92,7 +92,7 @@ pub(crate) async fn around(
             true => Dialect::Anthropic,
             false => Dialect::OpenAi,
         };
-        rate_limits::tell(&quota.left(), dialect, response.headers_mut());
+        rate_limits::add_headers(&quota.left(), dialect, response.headers_mut());
     }
     context.trace.status(response.status().as_u16());
     access_log::record(&state.metrics, &context, &requested, &mut response);

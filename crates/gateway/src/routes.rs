@@ -80,10 +80,10 @@ pub(crate) const ROUTES: &[Operation] = &[
         .by(|| post(messages::count_tokens)).takes(Body::Messages { counts: true }).answers(Answer::TokenCount),
     Operation::post(ADAPTERS, "/v1/load_lora_adapter", "load_lora_adapter",
         "Load a LoRA adapter at every worker of its model")
-        .by(|| post(adapters::load_adapter)).label("other").answers(Answer::Plain),
+        .by(|| post(adapters::load_adapter)).answers(Answer::Plain),
     Operation::post(ADAPTERS, "/v1/unload_lora_adapter", "unload_lora_adapter",
         "Unload a LoRA adapter at every worker of its model")
-        .by(|| post(adapters::unload_adapter)).label("other").answers(Answer::Plain),
+        .by(|| post(adapters::unload_adapter)).answers(Answer::Plain),
     Operation::post(TOKENS, "/tokenize", "tokenize", "The tokens of a text or a conversation")
         .by(|| post(tokenize::tokenize)).takes(Body::OpenAi(RequestBody::Tokenize)).answers(Answer::Tokens),
     Operation::post(TOKENS, "/detokenize", "detokenize", "The text of tokens")

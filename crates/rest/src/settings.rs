@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use inflight_kserve::inference as wire;
 use inflight_kserve::inference::log_settings_request::setting_value::ParameterChoice as Asked;
-use inflight_kserve::inference::log_settings_response::setting_value::ParameterChoice as Told;
+use inflight_kserve::inference::log_settings_response::setting_value::ParameterChoice as SettingValue;
 use serde_json::{Map, Value};
 
 use crate::error::RestError;
@@ -101,9 +101,9 @@ pub(crate) fn log_json(answer: wire::LogSettingsResponse) -> Value {
     settings.sort_by(|(one, _), (other, _)| one.cmp(other));
     let settings = settings.into_iter().map(|(name, setting)| {
         let value = match setting.parameter_choice {
-            Some(Told::BoolParam(on)) => on.into(),
-            Some(Told::Uint32Param(number)) => number.into(),
-            Some(Told::StringParam(text)) => text.into(),
+            Some(SettingValue::BoolParam(on)) => on.into(),
+            Some(SettingValue::Uint32Param(number)) => number.into(),
+            Some(SettingValue::StringParam(text)) => text.into(),
             None => Value::Null,
         };
         (name, value)

@@ -19,7 +19,7 @@ use super::table::Table;
 /// An adapter of gigabytes is read from a slow disk in less.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(120);
 /// How long a worker may take to report a change to the gateway after making it.
-const TOLD_TIMEOUT: Duration = Duration::from_secs(5);
+const ROUTES_TIMEOUT: Duration = Duration::from_secs(5);
 /// The parameter of a load.
 const PATH: &str = "lora_path";
 
@@ -54,7 +54,7 @@ pub async fn change(table: &Table, base: &str, name: &str, change: Change<'_>) -
     let calls = asked.map(|slot| async {
         let done = match ask(slot, name, change).await {
             Ok(()) => {
-                told(table, slot, base, name, change).await;
+                wait_for_routes(table, slot, base, name, change).await;
                 Ok(())
             }
             Err(status) => Err(status),
@@ -108,7 +108,13 @@ async fn ask(slot: &WorkerSlot, name: &str, change: Change<'_>) -> Result<(), St
 }
 
 /// Waits until requests are routed by the change.
-async fn told(table: &Table, slot: &WorkerSlot, base: &str, name: &str, change: Change<'_>) {
+async fn wait_for_routes(
+    table: &Table,
+    slot: &WorkerSlot,
+    base: &str,
+    name: &str,
+    change: Change<'_>,
+) {
     let wanted = change != Change::Unload;
     let mut changes = table.adapter_changes();
     let until = async {
@@ -117,7 +123,7 @@ async fn told(table: &Table, slot: &WorkerSlot, base: &str, name: &str, change: 
             let _ = changes.changed().await;
         }
     };
-    let _ = tokio::time::timeout(TOLD_TIMEOUT, until).await;
+    let _ = tokio::time::timeout(ROUTES_TIMEOUT, until).await;
 }
 
 /// Whether the worker announces the adapter.

@@ -233,7 +233,7 @@ impl WorkerSlot {
     pub fn cache_reason(&self) -> &'static str {
         let connections = self.connections.load();
         let mut seats = connections.iter().filter_map(|one| one.seat());
-        let reason = seats.find_map(|seat| seat.hearing().reason());
+        let reason = seats.find_map(|seat| seat.cache_reports().reason());
         reason.unwrap_or_default()
     }
 

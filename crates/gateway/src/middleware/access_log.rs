@@ -59,7 +59,7 @@ pub(super) fn record(
         response.headers_mut().insert(VERSION, VERSION_VALUE);
     }
     if *is_openai || *is_anthropic {
-        timing::tell(response, elapsed);
+        timing::add_headers(response, elapsed);
     }
     metrics
         .requests

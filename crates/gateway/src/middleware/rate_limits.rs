@@ -48,7 +48,7 @@ const ANTHROPIC: [Names; 2] = [
 ];
 
 /// Adds what is left.
-pub(super) fn tell(left: &Left, dialect: Dialect, headers: &mut HeaderMap) {
+pub(super) fn add_headers(left: &Left, dialect: Dialect, headers: &mut HeaderMap) {
     let names = match dialect {
         Dialect::OpenAi => OPENAI,
         Dialect::Anthropic => ANTHROPIC,
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn only_what_is_limited_is_told() {
         let mut headers = HeaderMap::new();
-        tell(&Left::default(), Dialect::OpenAi, &mut headers);
+        add_headers(&Left::default(), Dialect::OpenAi, &mut headers);
         assert!(headers.is_empty());
         let tokens = Some(Rate {
             limit: 600,
@@ -132,13 +132,13 @@ mod tests {
         });
         let requests = None;
         let left = Left { requests, tokens };
-        tell(&left, Dialect::OpenAi, &mut headers);
+        add_headers(&left, Dialect::OpenAi, &mut headers);
         assert_eq!(headers["x-ratelimit-limit-tokens"], "600");
         assert_eq!(headers["x-ratelimit-remaining-tokens"], "7");
         assert_eq!(headers["x-ratelimit-reset-tokens"], "59s");
         assert_eq!(headers.len(), 3);
         headers.clear();
-        tell(&left, Dialect::Anthropic, &mut headers);
+        add_headers(&left, Dialect::Anthropic, &mut headers);
         assert_eq!(headers["anthropic-ratelimit-tokens-remaining"], "7");
         let reset = headers["anthropic-ratelimit-tokens-reset"]
             .to_str()

@@ -23,7 +23,7 @@ pub(crate) struct Timing {
 }
 
 /// Reports where the time went between the arrival of a request and now, which is `elapsed` later.
-pub(super) fn tell(response: &mut Response, elapsed: Duration) {
+pub(super) fn add_headers(response: &mut Response, elapsed: Duration) {
     let timing = response.extensions_mut().remove::<Timing>();
     let mut text = String::with_capacity(96);
     let mut part = |name: &str, time: Duration| {
@@ -92,7 +92,7 @@ mod tests {
             if let Some(failure) = failure {
                 response.extensions_mut().insert(failure);
             }
-            tell(&mut response, millis(40));
+            add_headers(&mut response, millis(40));
             assert_eq!(response.headers()[SERVER_TIMING], expected);
         }
     }

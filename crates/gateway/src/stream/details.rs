@@ -86,7 +86,7 @@ impl AnswerDetails {
         let is_first = ids.begins() && shape == Shape::Completion;
         FrameExtras {
             prompt_token_ids: self.prompt(choice).filter(|_| is_first),
-            token_ids: Some(ids.tell(tokens)),
+            token_ids: Some(ids.report(tokens)),
             usage,
         }
     }

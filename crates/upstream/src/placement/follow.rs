@@ -42,7 +42,7 @@ pub async fn follow(
             Ok(Err(_)) => Fault::Lost,
             Err(_) => Fault::Late,
         };
-        if seat.hearing().reason() != Some(fault.text()) {
+        if seat.cache_reports().reason() != Some(fault.text()) {
             tracing::warn!(worker = %address, model, "worker's cache unknown: {}", fault.text());
         }
         seat.doubt(fault);
@@ -67,7 +67,7 @@ async fn read(
             Ok(Some(Err(_)) | None) => return Some(Fault::Lost),
             Err(_) => return Some(Fault::Late),
         };
-        let was = seat.hearing();
+        let was = seat.cache_reports();
         match seat.take(&update) {
             Ok(Next::Message) => {}
             Ok(Next::Snapshot) => return None,
@@ -90,7 +90,7 @@ mod tests {
 
     use super::*;
     use crate::metrics::Placements;
-    use crate::placement::{Hearing, Placement};
+    use crate::placement::{CacheReports, Placement};
 
     fn message(sequence: u64) -> Result<CacheUpdate, Status> {
         Ok(CacheUpdate {
@@ -130,7 +130,11 @@ mod tests {
                 read(ReceiverStream::new(receiver), "w:1", &seat).await,
                 Some(expected)
             );
-            assert_eq!(seat.hearing(), Hearing::Heard, "{expected:?}");
+            assert_eq!(
+                seat.cache_reports(),
+                CacheReports::Reporting,
+                "{expected:?}"
+            );
             assert!(began.elapsed() <= Duration::from_secs(2), "{expected:?}");
         }
     }

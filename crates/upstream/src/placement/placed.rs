@@ -6,7 +6,7 @@ use std::sync::Arc;
 use inflight_routing::choose::Choice;
 use inflight_routing::expectation::Ticket;
 
-use super::seat::{Hearing, Seat};
+use super::seat::{CacheReports, Seat};
 use super::trust::Fault;
 
 /// A request that a worker got, for as long as it has it.
@@ -56,7 +56,9 @@ impl Placed {
     /// The worker says how many of the prompt's tokens were cached. Returns a fault if its reports have been wrong too
     /// often by now; the caller logs it.
     pub fn cached(&mut self, tokens: u32) -> Option<Fault> {
-        if !std::mem::take(&mut self.is_checked) || self.seat.hearing() != Hearing::Heard {
+        if !std::mem::take(&mut self.is_checked)
+            || self.seat.cache_reports() != CacheReports::Reporting
+        {
             return None;
         }
         self.seat.check(self.choice.cached_tokens, tokens)

@@ -15,20 +15,20 @@ use crate::metrics::FaultLabels;
 
 /// What is known of a worker's cache and load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hearing {
+pub enum CacheReports {
     /// It does not report.
-    Untold,
+    Silent,
     /// Its reports are heard.
-    Heard,
+    Reporting,
     /// Its reports are missing or not trusted.
     Faulty(Fault),
 }
 
-impl Hearing {
+impl CacheReports {
     /// For `/health`; `None`: nothing is wrong.
     pub fn reason(self) -> Option<&'static str> {
         match self {
-            Self::Untold | Self::Heard => None,
+            Self::Silent | Self::Reporting => None,
             Self::Faulty(fault) => Some(fault.text()),
         }
     }
@@ -47,7 +47,7 @@ pub enum Next {
 pub struct Seat {
     placement: Arc<Placement>,
     server: u32,
-    hearing: Mutex<Hearing>,
+    state: Mutex<CacheReports>,
     /// Taken before the lock of the placement.
     reports: Mutex<Reports>,
     trust: Mutex<Trust>,
@@ -58,7 +58,7 @@ impl Seat {
         Self {
             placement,
             server,
-            hearing: Mutex::new(Hearing::Untold),
+            state: Mutex::new(CacheReports::Silent),
             reports: Mutex::default(),
             trust: Mutex::default(),
         }
@@ -75,8 +75,8 @@ impl Seat {
     }
 
     /// What is known of the worker.
-    pub fn hearing(&self) -> Hearing {
-        *self.hearing.lock()
+    pub fn cache_reports(&self) -> CacheReports {
+        *self.state.lock()
     }
 
     /// Takes a message of the worker's stream.
@@ -119,7 +119,7 @@ impl Seat {
         }
         drop(state);
         drop(reports);
-        self.set(Hearing::Heard);
+        self.set(CacheReports::Reporting);
         Ok(Next::Message)
     }
 
@@ -144,7 +144,7 @@ impl Seat {
 
     /// The worker's reports are missing or not trusted. What it held is unknown from here on.
     pub fn doubt(&self, fault: Fault) {
-        if self.hearing() != Hearing::Faulty(fault) {
+        if self.cache_reports() != CacheReports::Faulty(fault) {
             let labels = FaultLabels {
                 reason: fault.label(),
             };
@@ -159,7 +159,7 @@ impl Seat {
         state.expectations.unreported(self.server);
         state.estimates.add(self.server, capacity);
         drop(state);
-        self.set(Hearing::Faulty(fault));
+        self.set(CacheReports::Faulty(fault));
     }
 
     /// With the last worker whose blocks are known, their size is open again.
@@ -173,10 +173,13 @@ impl Seat {
         }
     }
 
-    fn set(&self, hearing: Hearing) {
-        let before = std::mem::replace(&mut *self.hearing.lock(), hearing);
+    fn set(&self, now: CacheReports) {
+        let before = std::mem::replace(&mut *self.state.lock(), now);
         let heard = &self.placement.heard;
-        match (before == Hearing::Heard, hearing == Hearing::Heard) {
+        match (
+            before == CacheReports::Reporting,
+            now == CacheReports::Reporting,
+        ) {
             (false, true) => heard.fetch_add(1, Ordering::Relaxed),
             (true, false) => heard.fetch_sub(1, Ordering::Relaxed),
             _ => return,
@@ -186,7 +189,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.set(Hearing::Untold);
+        self.set(CacheReports::Silent);
         self.begin();
         let mut state = self.placement.state.lock();
         state.index.cleared(self.server);

@@ -156,8 +156,8 @@ async fn a_stream_that_is_not_to_be_believed_is_forgotten() {
 async fn a_worker_in_doubt_is_estimated_until_it_is_heard_again() {
     let (placement, seats, prompt) = pair();
     seats[1].doubt(Fault::Late);
-    assert_eq!(seats[1].hearing(), Hearing::Faulty(Fault::Late));
-    assert!(seats[1].hearing().reason().is_some());
+    assert_eq!(seats[1].cache_reports(), CacheReports::Faulty(Fault::Late));
+    assert!(seats[1].cache_reports().reason().is_some());
     let mut placed = placement.place(&ask(&prompt), seats[1..].iter()).unwrap().1;
     assert_eq!(placed.expected_cached(), 0);
     // From now on it is assumed to hold what it was sent, and not blamed where it does not.
@@ -168,7 +168,7 @@ async fn a_worker_in_doubt_is_estimated_until_it_is_heard_again() {
     drop(placed);
     seats[1].begin();
     seats[1].take(&first(stored(&prompt))).unwrap();
-    assert_eq!(seats[1].hearing(), Hearing::Heard);
+    assert_eq!(seats[1].cache_reports(), CacheReports::Reporting);
     let placed = placement.place(&ask(&prompt), seats.iter()).unwrap().1;
     assert_eq!(placed.expected_cached(), 64);
     // None is heard: requests go by their number.
@@ -191,7 +191,7 @@ async fn answers_that_lack_what_was_promised_end_the_trust() {
         faults.extend(placed.cached(0));
     }
     assert_eq!(faults, [Fault::Lies]);
-    assert_eq!(seats[1].hearing(), Hearing::Faulty(Fault::Lies));
+    assert_eq!(seats[1].cache_reports(), CacheReports::Faulty(Fault::Lies));
     // Not trusted for a while, whatever it says.
     seats[1].begin();
     assert_eq!(seats[1].take(&first(stored(&prompt))), Err(Fault::Lies));

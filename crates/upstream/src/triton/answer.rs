@@ -162,7 +162,7 @@ impl Reader {
         let told = outputs.values::<i32>(output::REASON)?;
         let told = told.and_then(|reasons| u8::try_from(*reasons.first()?).ok());
         let told = told.and_then(FinishReason::from_number);
-        self.told(told.filter(|reason| *reason != FinishReason::NotFinished));
+        self.note_reason(told.filter(|reason| *reason != FinishReason::NotFinished));
         Ok(Answer {
             tokens,
             finish: self.finish(last),
@@ -193,7 +193,7 @@ impl Reader {
         let told = outputs.values::<i32>(output::OUTPUT_TOKENS)?;
         let told = told.filter(|_| self.model.counts_tokens());
         let told = told.and_then(|counts| usize::try_from(*counts.first()?).ok());
-        let reason = self.reason_told(outputs)?;
+        let reason = self.reported_reason(outputs)?;
         let tokens = match (told, &text) {
             (Some(told), _) => told,
             (None, None) => 0,
@@ -213,7 +213,7 @@ impl Reader {
             _ => String::new(),
         };
         self.count(tokens);
-        self.told(reason);
+        self.note_reason(reason);
         let prompt_tokens = self.prompt_tokens(outputs)?;
         Ok(Answer {
             tokens: Vec::new(),
@@ -301,7 +301,7 @@ impl Reader {
         Ok(sure)
     }
 
-    fn reason_told(&self, outputs: &Tensors<'_>) -> Result<Option<FinishReason>, AnswerError> {
+    fn reported_reason(&self, outputs: &Tensors<'_>) -> Result<Option<FinishReason>, AnswerError> {
         if !self.model.reports_reason() {
             return Ok(None);
         }
@@ -320,7 +320,7 @@ impl Reader {
         }
     }
 
-    fn told(&mut self, reason: Option<FinishReason>) {
+    fn note_reason(&mut self, reason: Option<FinishReason>) {
         self.reason = reason.or(self.reason);
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use inflight_kserve::inference::log_settings_request::setting_value::ParameterChoice as Asked;
 use inflight_kserve::inference::log_settings_response::SettingValue;
-use inflight_kserve::inference::log_settings_response::setting_value::ParameterChoice as Told;
+use inflight_kserve::inference::log_settings_response::setting_value::ParameterChoice as Value;
 use inflight_kserve::inference::{LogSettingsRequest, LogSettingsResponse};
 use parking_lot::Mutex;
 use tonic::Status;
@@ -84,7 +84,7 @@ impl LogSettings {
             control.set(wanted.filter());
             *levels = wanted;
         }
-        Ok(told(&levels))
+        Ok(response(&levels))
     }
 }
 
@@ -128,14 +128,14 @@ fn change(levels: &mut Levels, name: &str, value: Asked) -> Result<(), Status> {
     Ok(())
 }
 
-fn told(levels: &Levels) -> LogSettingsResponse {
-    let text = |text: &str| Told::StringParam(text.to_owned());
+fn response(levels: &Levels) -> LogSettingsResponse {
+    let text = |text: &str| Value::StringParam(text.to_owned());
     let settings: HashMap<String, SettingValue> = [
         ("log_file", text("")),
-        ("log_error", Told::BoolParam(levels.error)),
-        ("log_warning", Told::BoolParam(levels.warning)),
-        ("log_info", Told::BoolParam(levels.info)),
-        ("log_verbose_level", Told::Uint32Param(levels.verbose)),
+        ("log_error", Value::BoolParam(levels.error)),
+        ("log_warning", Value::BoolParam(levels.warning)),
+        ("log_info", Value::BoolParam(levels.info)),
+        ("log_verbose_level", Value::Uint32Param(levels.verbose)),
         ("log_format", text(FORMAT)),
     ]
     .into_iter()

@@ -35,7 +35,7 @@ pub(super) fn update(
             rate: None,
             count: None,
         };
-        return Ok(told(off, 1.0, None));
+        return Ok(response(off, 1.0, None));
     };
     let effective = tracing.change(model, |asked| {
         let mut wanted = asked;
@@ -44,7 +44,11 @@ pub(super) fn update(
         }
         Ok::<_, Status>(wanted)
     })?;
-    Ok(told(effective, tracing.ratio(), Some(tracing.endpoint())))
+    Ok(response(
+        effective,
+        tracing.ratio(),
+        Some(tracing.endpoint()),
+    ))
 }
 
 fn change(asked: &mut Asked, name: &str, values: &[String]) -> Result<(), Status> {
@@ -127,7 +131,7 @@ fn shown(values: &[&str]) -> String {
     values.join("`, `").chars().take(64).collect()
 }
 
-fn told(settings: Effective, ratio: f64, endpoint: Option<&str>) -> TraceSettingResponse {
+fn response(settings: Effective, ratio: f64, endpoint: Option<&str>) -> TraceSettingResponse {
     let Effective { is_on, rate, count } = settings;
     let level = if is_on { "TIMESTAMPS" } else { "OFF" };
     let rate = rate.unwrap_or_else(|| share_as_rate(ratio));

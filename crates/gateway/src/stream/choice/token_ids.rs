@@ -5,17 +5,17 @@
 pub(crate) struct TokenIds {
     pub all: Vec<i32>,
     /// How many are reported.
-    told: usize,
+    reported: usize,
     /// Whether anything of the choice was reported.
     has_begun: bool,
 }
 
 impl TokenIds {
     /// The tokens up to `end` that are not reported yet.
-    pub(crate) fn tell(&mut self, end: usize) -> &[i32] {
-        let from = self.told;
-        self.told = end.min(self.all.len()).max(from);
-        self.all.get(from..self.told).unwrap_or_default()
+    pub(crate) fn report(&mut self, end: usize) -> &[i32] {
+        let from = self.reported;
+        self.reported = end.min(self.all.len()).max(from);
+        self.all.get(from..self.reported).unwrap_or_default()
     }
 
     /// Whether this is the first that is reported of the choice.
