@@ -58,7 +58,7 @@ def instant(sequences: int, **fields: Any) -> tuple[Engine, InstantRunner]:
     """An engine in which that many sequences generate."""
     subject = engine(max_batch_size=256, num_blocks=2000, tokens_per_block=32, max_queue_size=300)
     runner = InstantRunner()
-    subject._runner = runner
+    subject._runner = subject._requests._runner = runner
     subject.add([request(one, [3, 4, 5], 100, **fields) for one in range(sequences)], Iteration())
     for _ in range(8):
         subject.step(Iteration())
