@@ -145,9 +145,12 @@ def test_panels_ask_for_metrics_and_labels_that_exist() -> None:
 
 def test_failures_are_counted_on_the_routes_for_which_models_work() -> None:
     labels: set[str] = set()
-    for path in ("gateway/src/middleware/access_log.rs", "rest/src/route.rs"):
+    for path, label in (
+        ("gateway/src/routes.rs", r'Operation::\w+\(\w+, "(/[^"]+)"'),
+        ("rest/src/route.rs", r'=> "(/[\w/{}]+)"'),
+    ):
         code = (ROOT / "crates" / path).read_text(encoding="utf-8").partition("#[cfg(test)]")[0]
-        labels |= set(re.findall(r'=> "(/[\w/{}]+)"', code))
+        labels |= set(re.findall(label, code))
     assert {"/health/ready", "/v2/health", "/metrics", "/v1/models"} <= labels
     chosen = {
         "/v1/chat/completions",

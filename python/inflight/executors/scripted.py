@@ -12,7 +12,6 @@ import time
 from array import array
 from collections.abc import Sequence
 
-from inflight._native import Capability
 from inflight.executors.base import FinishReason, IterationStats, ModelInfo, Request, ResponseBatch
 from inflight.options import Option
 
@@ -60,6 +59,9 @@ class ScriptedExecutor:
 
     def info(self) -> ModelInfo:
         """No capability beyond several sequences and minimum lengths, which cost nothing to promise."""
+        # Here, so that a command's help needs no extension module.
+        from inflight._native import Capability
+
         return ModelInfo(
             executor="scripted",
             vocab_size=self._vocab_size,

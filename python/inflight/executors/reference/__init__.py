@@ -8,6 +8,7 @@
     executor      the executor protocol: the engine's thread, waiting and time
     preparation   guides and adapters, before the engine sees a request
     assembly      which parts, in which order
+    capabilities  what works then
     errors        what cannot be served
 
 Imports point up this list's way only: the runners import `core`, `core` imports `model`, and neither runner

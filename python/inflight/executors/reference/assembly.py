@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inflight._native import Capability
 from inflight.model.identity import weights_identity
 
 from .errors import CheckpointError, OptionError
@@ -27,34 +26,6 @@ if TYPE_CHECKING:
     from .core.statistics import Memory
     from .model.config import ModelConfig
     from .parallel.team import Team
-
-#: What works.
-CAPABILITIES = (
-    Capability.LOG_PROBS,
-    Capability.TOP_LOG_PROBS,
-    Capability.LOG_PROB_IDS,
-    Capability.THINKING_BUDGET,
-    Capability.PROMPT_LOG_PROBS,
-    Capability.MIN_P,
-    Capability.PENALTIES,
-    Capability.MIN_TOKENS,
-    Capability.BAD_WORDS,
-    Capability.EMBEDDING_BIAS,
-    Capability.NUM_RETURN_SEQUENCES,
-    Capability.PRIORITY,
-    Capability.CACHE_SALT,
-    Capability.KV_CACHE_RETENTION,
-    Capability.NO_REPEAT_NGRAM,
-    Capability.BEAM_SEARCH,
-    Capability.CONTEXT_LOGITS,
-    Capability.DRAFT_TOKENS,
-    Capability.GENERATION_LOGITS,
-    Capability.TOP_P_DECAY,
-    Capability.PERF_METRICS,
-    Capability.PROMPT_TUNING,
-    Capability.EMBEDDINGS,
-    Capability.RESUME,
-)
 
 
 def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Executor:
@@ -88,6 +59,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
 
     from inflight.executors.base import ModelInfo
 
+    from .capabilities import capabilities
     from .core.adapters import Adapters
     from .executor import ReferenceExecutor
 
@@ -127,10 +99,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
         max_num_tokens=sizes.max_num_tokens,
         max_beam_width=values.max_beam_width,
         tokens_per_block=values.tokens_per_block,
-        capabilities=CAPABILITIES
-        + (() if guides is None else (Capability.GUIDED_DECODING, Capability.STRUCTURAL_FORMATS))
-        + (() if adapters is None else (Capability.LORA, Capability.ADAPTER_LOADING))
-        + ((Capability.CACHE_EVENTS,) if values.enable_kv_cache_reuse else ()),
+        capabilities=capabilities(guides is not None, adapters is not None, values.enable_kv_cache_reuse),
         adapters=() if adapters is None else tuple(sorted(adapters.names.items())),
         weights=weights_identity(model_dir, str(values.dtype)),
     )

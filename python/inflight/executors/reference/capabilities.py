@@ -1,0 +1,46 @@
+"""What the reference executor can do, in the names that Rust owns.
+
+Imported with the first executor and not with the package, so that a command's help needs no extension module.
+"""
+
+from __future__ import annotations
+
+from inflight._native import Capability
+
+#: With every model.
+ALWAYS = (
+    Capability.LOG_PROBS,
+    Capability.TOP_LOG_PROBS,
+    Capability.LOG_PROB_IDS,
+    Capability.THINKING_BUDGET,
+    Capability.PROMPT_LOG_PROBS,
+    Capability.MIN_P,
+    Capability.PENALTIES,
+    Capability.MIN_TOKENS,
+    Capability.BAD_WORDS,
+    Capability.EMBEDDING_BIAS,
+    Capability.NUM_RETURN_SEQUENCES,
+    Capability.PRIORITY,
+    Capability.CACHE_SALT,
+    Capability.KV_CACHE_RETENTION,
+    Capability.NO_REPEAT_NGRAM,
+    Capability.BEAM_SEARCH,
+    Capability.CONTEXT_LOGITS,
+    Capability.DRAFT_TOKENS,
+    Capability.GENERATION_LOGITS,
+    Capability.TOP_P_DECAY,
+    Capability.PERF_METRICS,
+    Capability.PROMPT_TUNING,
+    Capability.EMBEDDINGS,
+    Capability.RESUME,
+)
+
+
+def capabilities(has_guides: bool, has_adapters: bool, reuses: bool) -> tuple[str, ...]:
+    """All that works with these parts, and where blocks of the KV cache are used again."""
+    return (
+        *ALWAYS,
+        *((Capability.GUIDED_DECODING, Capability.STRUCTURAL_FORMATS) if has_guides else ()),
+        *((Capability.LORA, Capability.ADAPTER_LOADING) if has_adapters else ()),
+        *((Capability.CACHE_EVENTS,) if reuses else ()),
+    )
