@@ -194,7 +194,7 @@ fn what_is_wrong_in_a_history_template_is_said_with_its_line() {
         ("{% for item %}", "line 1: `for` has no `in`"),
         (
             "a\n{{ items | no_such_filter }}",
-            "line 2: there is no filter `no_such_filter`",
+            "line 2: unknown filter `no_such_filter`",
         ),
         (
             "{% include 'x' %}",
@@ -207,7 +207,7 @@ fn what_is_wrong_in_a_history_template_is_said_with_its_line() {
         ),
         (
             "{{ item.content }}",
-            "line 1: there is no variable `item`; a template has `items`",
+            "line 1: unknown variable `item`; a template has `items`",
         ),
         (
             "{% for m in items %}\n{{ m.role }}{% endfor %}",

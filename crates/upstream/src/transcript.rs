@@ -30,6 +30,11 @@ impl Transcript {
         &self.tokens
     }
 
+    /// Bytes of the text so far.
+    pub fn text_bytes(&self) -> usize {
+        self.text.len()
+    }
+
     /// Whether there is nothing yet.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty() && self.text.is_empty()

@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, ErrorKind};
+use minijinja::{Environment, ErrorKind, Template};
 
 use super::output::Bounded;
 use super::python::{self, Raised};
@@ -102,24 +102,33 @@ impl Engine {
                 })?;
         let context = values::context(&self.sources.special_tokens, input, tools)?;
 
-        let mut output = Bounded::new(limits.output_bytes);
-        let rendered = catch_unwind(AssertUnwindSafe(|| {
-            template
-                .render_captured_to(context, &mut output)
-                .map(|_| ())
-        }));
-        match rendered {
-            Ok(Ok(())) => output.into_text().ok_or_else(|| TemplateError::Failed {
-                message: "its output is not text".to_owned(),
-            }),
-            Ok(Err(_)) if output.is_over() => Err(TemplateError::OutputTooLarge {
-                limit: limits.output_bytes,
-            }),
-            Ok(Err(error)) => Err(failure(&error, limits)),
-            Err(_) => Err(TemplateError::Failed {
-                message: "the template engine failed".to_owned(),
-            }),
-        }
+        render_within(&template, context, limits)
+    }
+}
+
+/// Renders a template under the limits of its output and of its environment.
+pub(super) fn render_within(
+    template: &Template<'_, '_>,
+    context: minijinja::Value,
+    limits: TemplateLimits,
+) -> Result<String, TemplateError> {
+    let mut output = Bounded::new(limits.output_bytes);
+    let rendered = catch_unwind(AssertUnwindSafe(|| {
+        template
+            .render_captured_to(context, &mut output)
+            .map(|_| ())
+    }));
+    match rendered {
+        Ok(Ok(())) => output.into_text().ok_or_else(|| TemplateError::Failed {
+            message: "its output is not text".to_owned(),
+        }),
+        Ok(Err(_)) if output.is_over() => Err(TemplateError::OutputTooLarge {
+            limit: limits.output_bytes,
+        }),
+        Ok(Err(error)) => Err(failure(&error, limits)),
+        Err(_) => Err(TemplateError::Failed {
+            message: "the template engine failed".to_owned(),
+        }),
     }
 }
 
@@ -213,7 +222,7 @@ fn compile(environment: &mut Environment<'static>, name: &str, source: &str) -> 
 }
 
 /// An engine error in one line: what, and where in the template.
-fn describe(error: &minijinja::Error) -> String {
+pub(super) fn describe(error: &minijinja::Error) -> String {
     let mut text = match error.detail() {
         Some(detail) => detail.to_owned(),
         None => error.kind().to_string(),

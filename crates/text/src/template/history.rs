@@ -3,19 +3,17 @@
 //! client, so they run in this process, under the engine's limits.
 //!
 //! They are translated to Jinja once, so that one engine renders all templates; what of Liquid is not
-//! translated is refused by name. The one library for Liquid brings 22 crates, some of which are abandoned.
+//! translated is refused by name. Lines are the same in both. The one library for Liquid brings 22 crates, some of which are abandoned.
 
 mod expression;
 mod filters;
 mod liquid;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior, Value};
+use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value};
 use serde_json::Value as Json;
 
-use super::output::Bounded;
+use super::engine::{describe, render_within};
 use super::{Sources, TemplateError, TemplateInput, TemplateLimits, excerpt};
 
 /// The name of the one template.
@@ -64,33 +62,14 @@ impl History {
     }
 
     pub(super) fn render(&self, input: &TemplateInput) -> Result<String, TemplateError> {
-        let limits = self.sources.limits;
-        let failed = |message: String| TemplateError::Failed {
-            message: excerpt(message),
-        };
         let template = self.environment.get_template(NAME);
-        let template = template.map_err(|error| failed(describe(&error)))?;
+        let template = template.map_err(|error| TemplateError::Failed {
+            message: describe(&error),
+        })?;
         let messages = input.messages.as_array().into_iter().flatten();
         let items: Vec<Value> = messages.map(item).collect();
         let context = Value::from_pairs([("items", Value::from(items))]);
-        let mut output = Bounded::new(limits.output_bytes);
-        let rendered = catch_unwind(AssertUnwindSafe(|| {
-            let rendered = template.render_captured_to(context, &mut output);
-            rendered.map(|_| ())
-        }));
-        match rendered {
-            Ok(Ok(())) => output
-                .into_text()
-                .ok_or_else(|| failed("its output is not text".to_owned())),
-            Ok(Err(_)) if output.is_over() => Err(TemplateError::OutputTooLarge {
-                limit: limits.output_bytes,
-            }),
-            Ok(Err(error)) if error.kind() == ErrorKind::OutOfFuel => {
-                Err(TemplateError::OutOfFuel { limit: limits.fuel })
-            }
-            Ok(Err(error)) => Err(failed(describe(&error))),
-            Err(_) => Err(failed("the template engine failed".to_owned())),
-        }
+        render_within(&template, context, self.sources.limits)
     }
 }
 
@@ -104,16 +83,4 @@ fn item(message: &Json) -> Value {
         ("content", Value::from(text("content").unwrap_or_default())),
         ("name", text("name").map_or(Value::from(()), Value::from)),
     ])
-}
-
-/// An engine error in one line. Lines are the same in Liquid and in its translation.
-fn describe(error: &minijinja::Error) -> String {
-    let text = match error.detail() {
-        Some(detail) => detail.to_owned(),
-        None => error.kind().to_string(),
-    };
-    match error.line() {
-        Some(line) => format!("{text} (line {line} of the template)"),
-        None => text,
-    }
 }

@@ -257,7 +257,7 @@ pub(super) fn shorten_timeout(message: &mut ModelInferRequest, since: Instant) {
     let timeout = message.parameters.get_mut(names::TIMEOUT);
     let passed = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
     match timeout.and_then(|timeout| timeout.parameter_choice.as_mut()) {
-        // With zero there is no limit.
+        // Zero is unlimited.
         Some(ParameterChoice::Int64Param(left)) if *left > 0 => {
             *left = left.saturating_sub_unsigned(passed).max(1);
         }

@@ -2,7 +2,7 @@
 //! outputs that is, and how a response that repeats a part is cut; knows nothing of servers.
 //!
 //! Tokens and text are compared as they grow, because servers may cut them into responses in different ways. Where each
-//! response has the text so far, only the last one is kept, and one that is no longer is left out.
+//! response has the text so far, only the longest is kept, and what brings no more text is left out.
 
 use bytes::Bytes;
 use inflight_kserve::inference::ModelInferResponse;
@@ -39,8 +39,6 @@ pub(super) struct Said {
     sequences: Vec<Sequence>,
     /// Whether each response has the text so far.
     accumulates: bool,
-    /// Bytes of text that are kept.
-    bytes: usize,
     /// Whether a response had outputs that nobody here can compare.
     is_unknown: bool,
 }
@@ -145,17 +143,12 @@ impl Said {
             });
         };
         let accumulates = self.accumulates;
-        let bytes = piece.text.len();
         let own = self.sequence(piece.place);
         let taken = match accumulates {
             true => own.take_whole(piece),
             false => own.take(piece),
         };
-        self.bytes = match accumulates {
-            true => self.sequences.iter().map(|own| own.whole.len()).sum(),
-            false => self.bytes.saturating_add(bytes),
-        };
-        self.is_unknown |= self.bytes > MOST_TEXT;
+        self.is_unknown |= self.kept() > MOST_TEXT;
         Ok(match taken {
             Err(Differs) => Taken::Differs,
             Ok(_) if is_final && self.is_behind() => Taken::Differs,
@@ -163,6 +156,12 @@ impl Said {
             Ok((repeated, _)) if repeated.old == Old::default() => Taken::New,
             Ok((repeated, _)) => Taken::Partly(repeated),
         })
+    }
+
+    /// Bytes of text that are kept.
+    fn kept(&self) -> usize {
+        let kept = |own: &Sequence| own.whole.len() + own.transcript.text_bytes();
+        self.sequences.iter().map(kept).sum()
     }
 
     /// Whether the server has yet to repeat something.

@@ -94,7 +94,7 @@ impl<'a, 'n> Reader<'a, 'n> {
                     .map(|(name, ..)| format!("`{name}`"))
                     .collect();
                 let names = names.join(", ");
-                return Err(format!("there is no filter `{name}`; there are {names}"));
+                return Err(format!("unknown filter `{name}`; use one of {names}"));
             };
             let mut arguments = Vec::new();
             if self.takes_sign(":") {
@@ -182,9 +182,7 @@ impl<'a, 'n> Reader<'a, 'n> {
             None if is_assigned => format!("set_.{name}"),
             None if name == "items" => "items".to_owned(),
             None if must_be_there => {
-                return Err(format!(
-                    "there is no variable `{name}`; a template has `items`"
-                ));
+                return Err(format!("unknown variable `{name}`; a template has `items`"));
             }
             None => "none".to_owned(),
         };

@@ -216,6 +216,13 @@ fn more_text_than_is_kept_ends_with_its_server() {
         }
         assert!(!said.can_continue());
     }
+    // What is repeated is not kept again.
+    let mut said = Said::new(false);
+    for _ in 0..64 {
+        take(&mut said, text(&part, 1, false));
+        said.replay();
+    }
+    assert!(said.can_continue());
     // Of texts so far, only the last one counts.
     let mut said = Said::new(true);
     for _ in 0..64 {
