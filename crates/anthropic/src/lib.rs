@@ -16,6 +16,7 @@
 //! # Ok::<(), inflight_openai::ApiError>(())
 //! ```
 
+pub mod batches;
 mod block;
 mod conversation;
 pub mod error;

@@ -89,6 +89,27 @@ impl PageQuery {
         };
         Ok(Self { limit, cursor })
     }
+
+    /// 1..=1000
+    pub fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// The id that the page is to follow.
+    pub fn after(&self) -> Option<&str> {
+        match &self.cursor {
+            Some(Cursor::After(id)) => Some(id),
+            _ => None,
+        }
+    }
+
+    /// The id that is to follow the page.
+    pub fn before(&self) -> Option<&str> {
+        match &self.cursor {
+            Some(Cursor::Before(id)) => Some(id),
+            _ => None,
+        }
+    }
 }
 
 /// A page of the list of models.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+use http_body::Body as _;
 use inflight_openai::ApiError;
 use tokio::task::JoinSet;
 use tower_http::cors::CorsLayer;
@@ -22,6 +23,9 @@ use crate::options::GatewayOptions;
 
 /// What is answered even when there are too many connections.
 const PROBES: [&str; 3] = ["/health", "/ping", "/v2/health"];
+
+/// Where bodies are forms with files.
+const UPLOADS: &str = "/v1/files";
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
@@ -95,12 +99,24 @@ impl Access {
         }
         if request.method() == Method::POST {
             // KServe's clients name other types, or none, and may compress. A page always says whose it is.
-            let is_kserve = error::is_kserve(request.uri().path());
-            if !is_kserve || request.headers().contains_key(header::ORIGIN) {
-                message::json_body(request.headers())?;
+            let path = request.uri().path();
+            let is_kserve = error::is_kserve(path);
+            if path == UPLOADS {
+                message::plain_body(request.headers())?;
+            } else if !is_kserve || request.headers().contains_key(header::ORIGIN) {
+                message::json_body(request.headers(), request.body().is_end_stream())?;
             }
         }
         Ok(())
+    }
+
+    /// The key whose files are those of `owner`: `Some(None)` where nobody needs one and they are everybody's, and `None`
+    /// where they are nobody's now.
+    pub(crate) fn of_files(&self, owner: inflight_batches::Owner) -> Option<Option<Key>> {
+        match &self.keys {
+            Some(keys) => keys.of_files(owner).map(Some),
+            None => (owner == inflight_batches::Owner::default()).then_some(None),
+        }
     }
 
     /// Lets a call of another port in, whose head is `headers`.

@@ -35,16 +35,24 @@ impl ApiKey {
     /// What divides the KV cache between keys. The same in every gateway that has the key; nobody
     /// finds a long random key from it.
     fn cache_salt(&self) -> String {
-        let digest = Sha256::new()
-            .chain_update("inflight cache salt\0")
-            .chain_update(&self.0);
-        let digest = digest.finalize();
         let mut salt = String::with_capacity(33);
-        for byte in digest.iter().take(16) {
+        for byte in self.digest("inflight cache salt\0") {
             let _ = write!(salt, "{byte:02x}");
         }
         salt.push(':');
         salt
+    }
+
+    /// Whose files and batches are the key's. The same wherever the key is, and as little to be read from.
+    fn files(&self) -> inflight_batches::Owner {
+        inflight_batches::Owner(self.digest("inflight files\0"))
+    }
+
+    fn digest(&self, purpose: &str) -> [u8; 16] {
+        let digest = Sha256::new().chain_update(purpose).chain_update(&self.0);
+        let mut half = [0; 16];
+        half.copy_from_slice(&digest.finalize()[..16]);
+        half
     }
 }
 
@@ -146,10 +154,15 @@ impl ApiKeys {
     }
 
     fn held(&self, secret: &ApiKey) -> Held {
-        match self.shares_cache {
-            true => Held::default(),
-            false => Held::with_cache_salt(&secret.cache_salt()),
-        }
+        let salt = (!self.shares_cache).then(|| secret.cache_salt());
+        Held::of_key(secret.files(), salt.as_deref())
+    }
+
+    /// The key whose files are those of `owner`, if it is valid now.
+    pub(crate) fn of_files(&self, owner: inflight_batches::Owner) -> Option<Key> {
+        let keys = self.keys.load();
+        let found = keys.iter().find(|key| key.held.files() == owner);
+        found.cloned()
     }
 
     fn set(&self, of_file: &[DeclaredKey]) {

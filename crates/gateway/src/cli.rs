@@ -161,6 +161,7 @@ async fn run(options: &GatewayOptions) -> i32 {
                         ServeError::Tokenizer(_)
                         | ServeError::Tls(_)
                         | ServeError::Traces(_)
+                        | ServeError::Batches(_)
                         | ServeError::UpstreamTls(_) => 2,
                         ServeError::Bind { .. } | ServeError::BindGrpc { .. } => 1,
                     }

@@ -29,15 +29,23 @@ pub(crate) struct Held {
     fetches: Semaphore,
     /// Of a key that shares no cached prompts with others.
     cache_salt: Option<Arc<str>>,
+    /// Whose files and batches its clients see.
+    files: inflight_batches::Owner,
 }
 
 impl Held {
-    /// What a key has open whose cached prompts are its own.
-    pub(crate) fn with_cache_salt(salt: &str) -> Self {
+    /// What a key has open, whose files are those of `files`. With a salt, its cached prompts are its own.
+    pub(crate) fn of_key(files: inflight_batches::Owner, cache_salt: Option<&str>) -> Self {
         Self {
-            cache_salt: Some(salt.into()),
+            cache_salt: cache_salt.map(Arc::from),
+            files,
             ..Self::default()
         }
+    }
+
+    /// Whose files and batches its clients see.
+    pub(crate) fn files(&self) -> inflight_batches::Owner {
+        self.files
     }
 }
 
@@ -48,6 +56,7 @@ impl Default for Held {
             body_units: AtomicUsize::new(0),
             fetches: Semaphore::new(MAX_FETCHES),
             cache_salt: None,
+            files: inflight_batches::Owner::default(),
         }
     }
 }
@@ -168,6 +177,11 @@ impl Owner {
     /// The holder of a key, which has these counts for as long as it is valid.
     pub(crate) fn of_key(key: &Arc<Held>) -> Self {
         Self(Some(Arc::clone(key)))
+    }
+
+    /// Whose files and batches it sees.
+    pub(crate) fn files(&self) -> inflight_batches::Owner {
+        self.0.as_ref().map(|key| key.files).unwrap_or_default()
     }
 }
 

@@ -3,6 +3,7 @@
 
 pub(crate) mod adapters;
 mod answer;
+pub(crate) mod batches;
 pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod console;
@@ -12,15 +13,18 @@ mod deadline;
 mod dispatching;
 pub(crate) mod embeddings;
 pub(crate) mod fallback;
+pub(crate) mod files;
 mod forced;
 mod generate;
 pub(crate) mod health;
 mod image_prompt;
 pub(crate) mod kserve;
 mod locate;
+pub(crate) mod message_batches;
 pub(crate) mod messages;
 pub(crate) mod metrics;
 pub(crate) mod models;
+mod named;
 mod prepared;
 mod prompt;
 mod response;

@@ -39,6 +39,8 @@
 mod access;
 mod admission;
 mod api_key;
+mod batch_runner;
+mod batches;
 mod cli;
 mod client;
 mod console;

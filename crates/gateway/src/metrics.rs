@@ -72,6 +72,20 @@ impl ModelMetrics {
     }
 }
 
+/// How a line of a batch ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LineEnd {
+    Succeeded,
+    Failed,
+    /// It failed, and will be tried again.
+    Again,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct LineLabels {
+    end: &'static str,
+}
+
 /// The state of one worker when the metrics are read.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerSample {
@@ -104,6 +118,8 @@ pub(crate) struct Metrics {
     request_time: Histograms,
     pub tokenize_time: Histogram,
     pub dropped_spans: Counter,
+    batch_lines: Family<LineLabels, Counter>,
+    pub batch_lines_running: Gauge,
 }
 
 impl Metrics {
@@ -195,6 +211,18 @@ impl Metrics {
             "Trace spans dropped because the collector rejected them or was too slow",
             dropped_spans.clone(),
         );
+        let batch_lines = Family::<LineLabels, Counter>::default();
+        registry.register(
+            "batch_lines",
+            "Lines of batches that were run, by how they ended; again: they failed and will be tried again",
+            batch_lines.clone(),
+        );
+        let batch_lines_running = Gauge::default();
+        registry.register(
+            "batch_lines_running",
+            "Lines of batches that are being run; they are among the active requests",
+            batch_lines_running.clone(),
+        );
         resumes::register(&upstream.resumes, &mut registry);
         placements::register(&upstream.placements, &mut registry);
         Arc::new(Self {
@@ -210,7 +238,19 @@ impl Metrics {
             request_time,
             tokenize_time,
             dropped_spans,
+            batch_lines,
+            batch_lines_running,
         })
+    }
+
+    /// Counts a line of a batch that was run.
+    pub(crate) fn batch_line(&self, end: LineEnd) {
+        let end = match end {
+            LineEnd::Succeeded => "succeeded",
+            LineEnd::Failed => "failed",
+            LineEnd::Again => "again",
+        };
+        self.batch_lines.get_or_create(&LineLabels { end }).inc();
     }
 
     /// What is measured of requests for `model`.

@@ -135,7 +135,7 @@ fn described(operation: &Operation, generator: &mut SchemaGenerator) -> Value {
     if let Some(schema) = operation.body.schema() {
         described["requestBody"] = json!({
             "required": operation.body != Body::AnyOrNone,
-            "content": {"application/json": {"schema": schema}},
+            "content": {operation.body.media_type(): {"schema": schema}},
         });
     }
     if operation.area.error != Error::None {

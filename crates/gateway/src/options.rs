@@ -233,6 +233,28 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 86_400)]
     pub stored_responses_s: u64,
 
+    /// Directory for the files and batches of `/v1/files`, `/v1/batches` and `/v1/messages/batches`; several gateways of
+    /// one machine may share it. By default, there are none
+    #[arg(long, value_name = "DIRECTORY")]
+    pub data_dir: Option<PathBuf>,
+
+    /// Largest file of `/v1/files`; OpenAI's limit for a batch
+    #[arg(long, value_name = "BYTES", default_value_t = 200 << 20, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
+    pub max_file_bytes: u64,
+
+    /// Room for all files and results in `--data-dir`; a key may have half of it
+    #[arg(long, value_name = "BYTES", default_value_t = 10 << 30, value_parser = clap::value_parser!(u64).range(1..=1 << 50))]
+    pub stored_files_bytes: u64,
+
+    /// Seconds after which a file or an ended batch is removed; OpenAI keeps files of batches for 30 days
+    #[arg(long, value_name = "SECONDS", default_value_t = 2_592_000, value_parser = clap::value_parser!(u64).range(1..=1 << 32))]
+    pub stored_files_s: u64,
+
+    /// Lines of batches that a worker runs at once while no client waits; an eighth of them otherwise. More fill a GPU
+    /// better and delay the next client longer
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    pub batch_lines: usize,
+
     /// Open connections; for one more, the longest idle one is closed. If all have requests, a new one gets health
     /// checks only
     #[arg(long, value_name = "N", default_value_t = 16384)]

@@ -15,8 +15,8 @@ use inflight_openai::RequestBody;
 pub(crate) use self::kserve::PATHS as KSERVE_PATHS;
 use crate::console;
 use crate::handlers::{
-    adapters, chat, completions, console as console_data, count, embeddings, health, messages,
-    metrics, models, responses, tokenize,
+    adapters, batches, chat, completions, console as console_data, count, embeddings, files,
+    health, message_batches, messages, metrics, models, responses, tokenize,
 };
 use crate::openapi::{self, Access, Answer, Area, Body, Error, Operation, Type};
 use crate::state::AppState;
@@ -65,6 +65,26 @@ pub(crate) const ROUTES: &[Operation] = &[
         "What a response was asked with")
         .by(|| get(responses::list_input_items))
         .answers(Answer::Items).asks(&[("limit", Type::Integer), ("after", Type::Text), ("order", Type::Text)]),
+    Operation::post(OPENAI, "/v1/files", "create_file", "Upload a file, such as the requests of a batch")
+        .by(|| post(files::upload_file)).takes(Body::Upload).answers(Answer::File),
+    Operation::get(OPENAI, "/v1/files", "list_files", "The files of the client's key")
+        .by(|| get(files::list_files)).answers(Answer::Files)
+        .asks(&[("purpose", Type::Text), ("limit", Type::Integer), ("after", Type::Text), ("order", Type::Text)]),
+    Operation::get(OPENAI, "/v1/files/{id}", "retrieve_file", "What is known of a file")
+        .by(|| get(files::retrieve_file)).answers(Answer::File),
+    Operation::delete(OPENAI, "/v1/files/{id}", "delete_file", "Delete a file")
+        .by(|| delete(files::delete_file)),
+    Operation::get(OPENAI, "/v1/files/{id}/content", "download_file", "The content of a file")
+        .by(|| get(files::file_content)).answers(Answer::Plain),
+    Operation::post(OPENAI, "/v1/batches", "create_batch", "Run the requests of a file")
+        .by(|| post(batches::create_batch)).answers(Answer::Batch),
+    Operation::get(OPENAI, "/v1/batches", "list_batches", "The batches of the client's key")
+        .by(|| get(batches::list_batches)).answers(Answer::Batches)
+        .asks(&[("limit", Type::Integer), ("after", Type::Text)]),
+    Operation::get(OPENAI, "/v1/batches/{id}", "retrieve_batch", "How far a batch is")
+        .by(|| get(batches::retrieve_batch)).answers(Answer::Batch),
+    Operation::post(OPENAI, "/v1/batches/{id}/cancel", "cancel_batch", "Stop a batch; results so far are kept")
+        .by(|| post(batches::cancel_batch)).takes(Body::AnyOrNone).answers(Answer::Batch),
     Operation::get(OPENAI, "/v1/models", "list_models",
         "The models; in Anthropic's form with the header anthropic-version")
         .by(|| get(models::list_models))
@@ -78,6 +98,21 @@ pub(crate) const ROUTES: &[Operation] = &[
     Operation::post(ANTHROPIC, "/v1/messages/count_tokens", "count_message_tokens",
         "Count the tokens of a conversation")
         .by(|| post(messages::count_tokens)).takes(Body::Messages { counts: true }).answers(Answer::TokenCount),
+    Operation::post(ANTHROPIC, "/v1/messages/batches", "create_message_batch", "Run many requests")
+        .by(|| post(message_batches::create_message_batch)).answers(Answer::MessageBatch),
+    Operation::get(ANTHROPIC, "/v1/messages/batches", "list_message_batches", "The batches of the client's key")
+        .by(|| get(message_batches::list_message_batches)).answers(Answer::MessageBatches)
+        .asks(&[("limit", Type::Integer), ("after_id", Type::Text), ("before_id", Type::Text)]),
+    Operation::get(ANTHROPIC, "/v1/messages/batches/{id}", "retrieve_message_batch", "How far a batch is")
+        .by(|| get(message_batches::retrieve_message_batch)).answers(Answer::MessageBatch),
+    Operation::delete(ANTHROPIC, "/v1/messages/batches/{id}", "delete_message_batch", "Delete a batch that has ended")
+        .by(|| delete(message_batches::delete_message_batch)),
+    Operation::post(ANTHROPIC, "/v1/messages/batches/{id}/cancel", "cancel_message_batch",
+        "Stop a batch; results so far are kept")
+        .by(|| post(message_batches::cancel_message_batch)).takes(Body::AnyOrNone).answers(Answer::MessageBatch),
+    Operation::get(ANTHROPIC, "/v1/messages/batches/{id}/results", "message_batch_results",
+        "The results of a batch that has ended, one JSON object a line")
+        .by(|| get(message_batches::message_batch_results)).answers(Answer::Plain),
     Operation::post(ADAPTERS, "/v1/load_lora_adapter", "load_lora_adapter",
         "Load a LoRA adapter at every worker of its model")
         .by(|| post(adapters::load_adapter)).answers(Answer::Plain),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inflight_base::net::Listener;
+use inflight_batches::{Bounds, Share, StoreError};
 use inflight_kserve::client::Network;
 use inflight_tls::{ClientTls, HandshakeError, ServerTls, TlsError};
 use inflight_traces::{Flush, TraceError, TraceOptions, Tracer};
@@ -15,8 +16,11 @@ use inflight_upstream::context::{Context, Limits};
 use inflight_upstream::discovery::Discovery;
 use inflight_upstream::model::for_model::ForModel;
 use inflight_upstream::triton::tokenizers::{TokenizerError, Tokenizers};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::batch_runner::Runner;
+use crate::batches::Batches;
 use crate::grpc::{self, GrpcLimits};
 use crate::metrics::Metrics;
 use crate::options::GatewayOptions;
@@ -39,6 +43,9 @@ pub enum ServeError {
     /// A file for TLS to workers cannot be used.
     #[error(transparent)]
     UpstreamTls(#[from] HandshakeError),
+    /// The directory of `--data-dir` cannot be used.
+    #[error(transparent)]
+    Batches(#[from] StoreError),
     /// Traces cannot be exported.
     #[error(transparent)]
     Traces(#[from] TraceError),
@@ -197,7 +204,8 @@ async fn serve_ports<L: Listener>(
     )?;
     let metrics = Metrics::new();
     let (tracer, flush) = start_tracer(options, &metrics)?.unzip();
-    let state = AppState::new(options, metrics, tracer);
+    let batches = open_batches(options)?;
+    let state = AppState::new(options, metrics, tracer, batches.clone());
     let workers = connect_workers(&state, options, tokenizers, upstream_tls, network);
     let _key_watch = state.access.watch_keys();
     tokio::pin!(shutdown);
@@ -244,14 +252,20 @@ async fn serve_ports<L: Listener>(
         ))
     });
     let stop_grpc = parking_lot::Mutex::new(Some(stop_grpc));
+    let (stop_batches, stopping) = tokio::sync::watch::channel(Stop::No);
+    let mut batches = batches.map(|batches| run_batches(&state, batches, &stopping));
+    let ending_since = parking_lot::Mutex::new(None);
     let handed_over = async {
         handed_over.await;
+        stop_batches.send_replace(Stop::Calmly);
         // Health stays as it is: the successor answers for the same address.
         drop(stop_grpc.lock().take());
     };
     let shutdown = async {
         shutdown.await;
         state.start_draining();
+        *ending_since.lock() = Some(Instant::now());
+        stop_batches.send_replace(Stop::Calmly);
         drop(stop_grpc.lock().take());
         let _ = hurry_grpc.send(());
     };
@@ -279,6 +293,21 @@ async fn serve_ports<L: Listener>(
         // It has stopped accepting; what is open there has the same grace.
         let _ = grpc.await;
     }
+    if let Some(batches) = &mut batches {
+        // Lines that run have what is left of the grace; those that are broken off are run again by another gateway.
+        stop_batches.send_replace(Stop::Calmly);
+        let used = ending_since
+            .lock()
+            .map_or(Duration::ZERO, |since| since.elapsed());
+        let left = grace.saturating_sub(used);
+        if tokio::time::timeout(left, batches.join_next())
+            .await
+            .is_err()
+        {
+            stop_batches.send_replace(Stop::Now);
+            let _ = tokio::time::timeout(FLUSH_TIMEOUT, batches.join_next()).await;
+        }
+    }
     drop(workers);
     if let Some(flush) = flush
         && !flush.within(FLUSH_TIMEOUT).await
@@ -286,6 +315,56 @@ async fn serve_ports<L: Listener>(
         tracing::warn!("the last traces were not exported in time");
     }
     Ok(())
+}
+
+/// How the runner of batches is asked to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stop {
+    No,
+    /// With the lines that run.
+    Calmly,
+    Now,
+}
+
+/// The store of files and batches, if there is to be one.
+fn open_batches(options: &GatewayOptions) -> Result<Option<Arc<Batches>>, StoreError> {
+    let Some(directory) = &options.data_dir else {
+        return Ok(None);
+    };
+    let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
+    let has_keys = options.api_key.is_some() || options.api_key_file.is_some();
+    let bytes = signed(options.stored_files_bytes);
+    let bounds = Bounds {
+        bytes,
+        // Nobody fills it alone.
+        owner_bytes: if has_keys { bytes / 2 } else { bytes },
+        file_bytes: signed(options.max_file_bytes),
+        line_bytes: options.max_body_bytes,
+        age: signed(options.stored_files_s),
+    };
+    let share = Share {
+        lines: options.batch_lines,
+    };
+    Batches::open(directory, bounds, share).map(Some)
+}
+
+/// Starts what runs batches.
+fn run_batches(
+    state: &Arc<AppState>,
+    batches: Arc<Batches>,
+    stopping: &watch::Receiver<Stop>,
+) -> tokio::task::JoinSet<()> {
+    let runner = Runner::new(Arc::clone(state), batches);
+    let wait_for = |stop: Stop| {
+        let mut stopping = stopping.clone();
+        async move {
+            // A dropped sender stops it as well.
+            let _ = stopping.wait_for(|now| *now >= stop).await;
+        }
+    };
+    let mut task = tokio::task::JoinSet::new();
+    task.spawn(runner.run(wait_for(Stop::Calmly), wait_for(Stop::Now)));
+    task
 }
 
 /// What exports traces, if they are wanted.

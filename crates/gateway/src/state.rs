@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::access::Access;
 use crate::admission::{Admission, Work};
+use crate::batches::Batches;
 use crate::guide::Guides;
 use crate::images::{Images, Rules};
 use crate::metrics::Metrics;
@@ -38,6 +39,8 @@ pub(crate) struct AppState {
     /// What `/v1/responses` answered.
     pub responses: Arc<ResponseStore>,
     pub formats: Formats,
+    /// Files and batches; `None`: they are off.
+    pub batches: Option<Arc<Batches>>,
     /// What chat answers call the model's reasoning.
     pub reasoning_field: ReasoningField,
     pub max_body_bytes: usize,
@@ -79,6 +82,7 @@ impl AppState {
         options: &GatewayOptions,
         metrics: Arc<Metrics>,
         tracer: Option<Tracer>,
+        batches: Option<Arc<Batches>>,
     ) -> Arc<Self> {
         let threads = std::thread::available_parallelism().map_or(1, |count| count.get());
         let body_memory = options
@@ -118,6 +122,7 @@ impl AppState {
                 bytes: options.stored_responses_bytes,
                 age: Duration::from_secs(options.stored_responses_s),
             }),
+            batches,
             formats: Formats::new(&options.tool_parsers, &options.reasoning_parsers),
             reasoning_field: options.reasoning_field,
             max_body_bytes: options.max_body_bytes,

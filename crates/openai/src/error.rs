@@ -279,6 +279,27 @@ impl ApiError {
         .with_param(format!("input[{place}]"))
     }
 
+    /// 404: no file of this client has the id.
+    pub fn file_not_found(id: &str) -> Self {
+        let id = crate::words::shortened(id);
+        let message =
+            format!("No such File object: {id}. It may have expired, or be another key's.");
+        Self::new(ErrorKind::NotFound, message).with_param("id")
+    }
+
+    /// 404: no batch of this client has the id.
+    pub fn batch_not_found(id: &str) -> Self {
+        let id = crate::words::shortened(id);
+        let message =
+            format!("No batch found with id '{id}'. It may have expired, or be another key's.");
+        Self::new(ErrorKind::NotFound, message)
+    }
+
+    /// 400: what is kept would be more than it may be.
+    pub fn storage_full(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::InvalidRequest, message).with_code("storage_limit_exceeded")
+    }
+
     /// 400: conversations are not compacted.
     pub fn no_compaction() -> Self {
         Self::invalid_body(

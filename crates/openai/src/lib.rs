@@ -17,6 +17,7 @@
 //! # Ok::<(), inflight_openai::ApiError>(())
 //! ```
 
+pub mod batches;
 pub mod bounds;
 pub mod chat;
 pub mod chunk;
@@ -30,8 +31,10 @@ mod generation;
 mod guide;
 mod ignored;
 mod input_tokens;
+mod list_query;
 mod logprobs;
 pub mod lora;
+mod metadata;
 mod model;
 pub mod reader;
 mod reasoning_field;
@@ -47,6 +50,7 @@ pub use generation::{Generation, Sampling};
 pub use guide::{Guide, GuideKind};
 pub use ignored::IgnoredFields;
 pub use input_tokens::InputTokens;
+pub use list_query::{ListQuery, PageLimit};
 pub use logprobs::{
     ChatLogprobs, CompletionLogprobs, PromptLogprob, PromptLogprobs, TokenLogprob, TopLogprob,
     TopLogprobs,

@@ -12,7 +12,7 @@ mod request;
 
 pub use answer::{AnswerWriter, Outcome};
 pub use item::{InputItem, Item};
-pub use list::{ListQuery, list};
+pub use list::list;
 pub use object::{Head, ResponseId, Settings};
 pub use request::{ResponseRequest, in_own_words, parse};
 

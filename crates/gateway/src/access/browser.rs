@@ -122,7 +122,7 @@ impl Browsers {
         };
         let layer = CorsLayer::new()
             .allow_origin(origins)
-            .allow_methods([Method::GET, Method::POST])
+            .allow_methods([Method::GET, Method::POST, Method::DELETE])
             // A wildcard would not include `Authorization`.
             .allow_headers(AllowHeaders::mirror_request())
             .expose_headers(EXPOSED)

@@ -73,6 +73,7 @@ pub(super) async fn receive(state: &AppState, request: Request) -> Result<Receiv
         started: Instant::now(),
         trace: Trace::None,
         deadline: None,
+        is_idle: false,
     });
     let until = deadline(&parts.headers, state.request_timeout, context.started);
     let limit = state.max_body_bytes;
@@ -177,6 +178,9 @@ impl Received {
             .and_then(|client| client.cache_salt())
         {
             prepared.salt_cache(&salt);
+        }
+        if arrival.context.is_idle {
+            prepared.let_others_first();
         }
         let extensions = prepared.generation.extensions.as_ref();
         if let Some(guide) = extensions.and_then(|extensions| extensions.guide.as_ref()) {

@@ -12,6 +12,9 @@ use crate::admission::BodyMemory;
 use crate::images::{Files, Wanted};
 use crate::stream::answer::AnswerOptions;
 
+/// The last of a worker's 100 levels, below all that a client may ask for.
+const LAST_LEVEL: u32 = 100;
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Prepared {
@@ -101,6 +104,16 @@ impl Prepared {
                 Some(own) => format!("{of_key}{own}"),
                 None => of_key.to_owned(),
             });
+        }
+    }
+
+    /// Has the worker run it after all that clients wait for, where it knows of that.
+    pub(super) fn let_others_first(&mut self) {
+        if lacks(&self.model.served, Capability::Priority).is_some() {
+            return;
+        }
+        for prompt in &mut self.prompts {
+            prompt.params.extras.get_or_insert_default().priority = Some(LAST_LEVEL);
         }
     }
 

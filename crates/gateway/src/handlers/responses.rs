@@ -4,29 +4,34 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use axum::body::Body;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use http::{HeaderValue, Uri, header};
+use http::Uri;
 use inflight_openai::chat::ChatRequest;
 use inflight_openai::responses::{
-    self, AnswerWriter, Head, InputItem, Item, ListQuery, ResponseId, ResponseRequest, in_own_words,
+    self, AnswerWriter, Head, InputItem, Item, ResponseId, ResponseRequest, in_own_words,
 };
-use inflight_openai::{ApiError, Parsed};
+use inflight_openai::{ApiError, ListQuery, PageLimit, Parsed};
 
 use super::chat;
 use super::generate;
+use super::named::{PathId, json, owner, text};
 use super::prepared::Prepared;
 use super::response;
-use crate::client::{Client, Owner};
+use crate::client::Owner;
 use crate::error::HttpError;
+use crate::middleware::RequestContext;
 use crate::query;
 use crate::response_store::{Conversation, Keeping, Kept};
 use crate::state::AppState;
 use crate::stream::body::EventBody;
 use crate::stream::responses::{ResponseWriter, whole};
+
+const ITEMS: PageLimit = PageLimit {
+    usual: 20,
+    most: 100,
+};
 
 /// What an answer needs besides its generation.
 #[derive(Debug)]
@@ -35,9 +40,6 @@ struct Asked {
     /// `None`: the response is not kept.
     keeping: Option<Keeping>,
 }
-
-/// The id in a path; one that is not text is nobody's.
-type PathId = Result<Path<String>, PathRejection>;
 
 /// `POST /v1/responses`.
 pub(crate) async fn create_response(
@@ -49,10 +51,17 @@ pub(crate) async fn create_response(
 
 async fn create(state: &Arc<AppState>, request: Request) -> Result<Response, ApiError> {
     let owner = owner(&request);
+    let context = request.extensions().get::<RequestContext>();
+    let is_idle = context.is_some_and(|context| context.is_idle);
     let received = generate::receive(state, request).await?;
     let mut received = received;
     let reader = owner.clone();
-    let read = move |state: &AppState, body: &[u8]| read(state, &reader, body);
+    let read = move |state: &AppState, body: &[u8]| {
+        let mut named = read(state, &reader, body)?;
+        // A batch's would displace those that clients come back to.
+        named.parsed.request.settings.store &= !is_idle;
+        Ok(named)
+    };
     let named = received.read(state, read).await?;
     received.enlarge(state, named.weight(), "input")?;
     let prepare = move |state: &AppState, _: &[u8]| prepare(state, owner, named);
@@ -296,7 +305,7 @@ pub(crate) async fn list_input_items(
     uri: Uri,
     request: Request,
 ) -> Result<Response, HttpError> {
-    let query = ListQuery::read(&query::pairs(&uri))?;
+    let query = ListQuery::read(&query::pairs(&uri), ITEMS)?;
     let kept = find(&state, id, &request)?;
     let page = responses::list(&query, kept.conversation.input())?;
     Ok(json(Bytes::from(page)))
@@ -307,22 +316,4 @@ fn find(state: &AppState, id: PathId, request: &Request) -> Result<Kept, ApiErro
     let owner = owner(request);
     let found = ResponseId::parse(&id).and_then(|id| state.responses.find(id, &owner));
     found.ok_or_else(|| ApiError::response_not_found(&id))
-}
-
-fn text(id: PathId) -> String {
-    id.map(|Path(id)| id).unwrap_or_default()
-}
-
-fn owner(request: &Request) -> Owner {
-    let client = Client::of(request.extensions());
-    client.map(|client| client.owner()).unwrap_or_default()
-}
-
-fn json(body: Bytes) -> Response {
-    let mut response = Response::new(Body::from(body));
-    let content_type = HeaderValue::from_static("application/json");
-    response
-        .headers_mut()
-        .insert(header::CONTENT_TYPE, content_type);
-    response
 }

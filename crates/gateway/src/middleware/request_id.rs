@@ -21,6 +21,8 @@ pub(crate) struct RequestContext {
     pub trace: Trace,
     /// When it must have been answered; the handler sets it.
     pub deadline: Option<Instant>,
+    /// Whether nobody waits for the answer: others go first.
+    pub is_idle: bool,
 }
 
 impl RequestContext {
@@ -31,6 +33,15 @@ impl RequestContext {
             id: request_id(headers),
             trace: Trace::of(headers),
             deadline: None,
+            is_idle: false,
+        }
+    }
+
+    /// The context of a request for which nobody waits.
+    pub(crate) fn idle() -> Self {
+        Self {
+            is_idle: true,
+            ..Self::new(&HeaderMap::new())
         }
     }
 }

@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use axum::routing::MethodRouter;
 use inflight_anthropic::{Message, ModelInfo, ModelPage, TokenCount};
+use inflight_batches::{
+    BatchList, BatchObject, FileList, FileObject, MessageBatch, MessageBatchList, Purpose,
+};
 use inflight_openai::embeddings::EmbeddingList;
 use inflight_openai::tokenize::{DetokenizeResponse, TokenizeResponse, TokenizerInfo};
 use inflight_openai::{
@@ -93,6 +96,8 @@ pub(crate) enum Body {
         counts: bool,
     },
     Object,
+    /// A form with a file.
+    Upload,
     AnyOrNone,
 }
 
@@ -103,6 +108,25 @@ impl Body {
             Self::OpenAi(body) => Some(body.schema()),
             Self::Messages { counts } => Some(inflight_anthropic::request_schema(counts)),
             Self::Object | Self::AnyOrNone => Some(json!({"type": "object"})),
+            Self::Upload => Some(json!({
+                "type": "object",
+                "required": ["file", "purpose"],
+                "properties": {
+                    "file": {"type": "string", "format": "binary"},
+                    "purpose": {"type": "string", "enum": Purpose::GIVEN.map(Purpose::as_str)},
+                    "expires_after[anchor]": {"type": "string", "enum": ["created_at"]},
+                    "expires_after[seconds]": {"type": "integer"},
+                },
+            })),
+        }
+    }
+}
+
+impl Body {
+    pub(crate) const fn media_type(self) -> &'static str {
+        match self {
+            Self::Upload => "multipart/form-data",
+            _ => "application/json",
         }
     }
 }
@@ -127,6 +151,12 @@ pub(crate) enum Answer {
     Version,
     Status,
     EndedRequests,
+    File,
+    Files,
+    Batch,
+    Batches,
+    MessageBatch,
+    MessageBatches,
     /// A JSON object without a schema of this document.
     Object,
     /// A JSON array without one.
@@ -179,6 +209,12 @@ impl Answer {
             Self::Version => generator.subschema_for::<Version>(),
             Self::Status => generator.subschema_for::<Status>(),
             Self::EndedRequests => generator.subschema_for::<Ended>(),
+            Self::File => generator.subschema_for::<FileObject>(),
+            Self::Files => generator.subschema_for::<FileList>(),
+            Self::Batch => generator.subschema_for::<BatchObject>(),
+            Self::Batches => generator.subschema_for::<BatchList>(),
+            Self::MessageBatch => generator.subschema_for::<MessageBatch>(),
+            Self::MessageBatches => generator.subschema_for::<MessageBatchList>(),
             Self::Object => return json!({"type": "object"}),
             Self::Array => return json!({"type": "array"}),
             // Nothing is valid.

@@ -50,10 +50,9 @@ pub(crate) fn html(document: &Value, has_console: bool) -> String {
                 ),
             );
             parameters(&mut page, operation);
-            body(
-                &mut page,
-                &operation["requestBody"]["content"]["application/json"]["schema"],
-            );
+            for (_, content) in members(&operation["requestBody"]["content"]) {
+                body(&mut page, &content["schema"]);
+            }
             answers(&mut page, &operation["responses"]);
             page.push_str("</details>\n");
         }

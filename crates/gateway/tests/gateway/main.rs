@@ -11,6 +11,7 @@
 
 mod access;
 mod adapters;
+mod batches;
 mod chat;
 mod completions;
 mod console;

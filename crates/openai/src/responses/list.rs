@@ -1,69 +1,11 @@
-//! The list of a response's input items: which page is asked for, and its shape.
+//! The list of a response's input items: its shape.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::item::Item;
-use crate::error::{ApiError, code};
-use crate::reader;
-
-const DEFAULT_LIMIT: usize = 20;
-const MAX_LIMIT: usize = 100;
-
-/// Which items are asked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ListQuery {
-    /// From the last item to the first; OpenAI's default.
-    pub is_descending: bool,
-    /// 1..=100
-    pub limit: usize,
-    /// The item before the page.
-    pub after: Option<String>,
-}
-
-impl ListQuery {
-    /// Reads the pairs of a URL's query; names that it does not know change nothing.
-    ///
-    /// # Errors
-    /// 400: a value out of its range.
-    pub fn read(pairs: &[(String, String)]) -> Result<Self, ApiError> {
-        let mut query = Self {
-            is_descending: true,
-            limit: DEFAULT_LIMIT,
-            after: None,
-        };
-        for (name, value) in pairs {
-            match name.as_str() {
-                "order" => {
-                    query.is_descending = match value.as_str() {
-                        "asc" => false,
-                        "desc" => true,
-                        _ => return Err(invalid("order", value, "Send `asc` or `desc`.")),
-                    };
-                }
-                "limit" => {
-                    let limit = value.parse().ok();
-                    let limit = limit.filter(|limit| (1..=MAX_LIMIT).contains(limit));
-                    query.limit = limit.ok_or_else(|| {
-                        invalid("limit", value, &format!("Send 1 to {MAX_LIMIT}."))
-                    })?;
-                }
-                "after" => query.after = Some(value.clone()),
-                _ => {}
-            }
-        }
-        Ok(query)
-    }
-}
-
-fn invalid(param: &str, value: &str, hint: &str) -> ApiError {
-    let value = reader::shortened(value);
-    ApiError::invalid_request(
-        param,
-        format!("Invalid value for `{param}`: `{value}`. {hint}"),
-    )
-    .with_code(code::INVALID_VALUE)
-}
+use crate::error::ApiError;
+use crate::list_query::{ListQuery, invalid};
 
 #[derive(Serialize, JsonSchema)]
 pub(super) struct ItemList<'a> {

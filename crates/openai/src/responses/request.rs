@@ -18,11 +18,9 @@ use crate::fields::Endpoint;
 use crate::generation::Generation;
 use crate::guide::{self, Guide};
 use crate::ignored::IgnoredFields;
+use crate::metadata;
 use crate::reader::{self, Fields, too_many, wrong_type};
 
-const MAX_METADATA: usize = 16;
-const MAX_METADATA_KEY_CHARACTERS: usize = 64;
-const MAX_METADATA_VALUE_CHARACTERS: usize = 512;
 /// Above every sensible number of calls.
 const MAX_MAX_TOOL_CALLS: u32 = i32::MAX as u32;
 
@@ -159,7 +157,7 @@ fn settings(fields: &mut Fields<'_>, ignored: &mut IgnoredFields) -> Result<Sett
         instructions: fields.string("instructions")?,
         max_output_tokens: None,
         max_tool_calls: fields.count("max_tool_calls", 1..=MAX_MAX_TOOL_CALLS)?,
-        metadata: take_metadata(fields)?,
+        metadata: metadata::take(fields)?,
         parallel_tool_calls: repeated(fields, "parallel_tool_calls").unwrap_or(true),
         previous_response_id: fields.string("previous_response_id")?,
         prompt_cache_key: repeated(fields, "prompt_cache_key"),
@@ -274,32 +272,6 @@ fn take_include(fields: &mut Fields<'_>) -> Result<Include, ApiError> {
         }
     }
     Ok(include)
-}
-
-fn take_metadata(fields: &mut Fields<'_>) -> Result<Map<String, Value>, ApiError> {
-    let metadata = fields.object("metadata")?.unwrap_or_default();
-    if metadata.len() > MAX_METADATA {
-        return Err(too_many("metadata", metadata.len(), MAX_METADATA));
-    }
-    for (key, value) in &metadata {
-        let fits = value.as_str().is_some_and(|value| {
-            value.chars().count() <= MAX_METADATA_VALUE_CHARACTERS
-                && key.chars().count() <= MAX_METADATA_KEY_CHARACTERS
-        });
-        if !fits {
-            return Err(ApiError::invalid_request(
-                "metadata",
-                format!(
-                    "Invalid value for `metadata`: the entry `{}`. Send keys of at most \
-                     {MAX_METADATA_KEY_CHARACTERS} characters, and strings of at most \
-                     {MAX_METADATA_VALUE_CHARACTERS}.",
-                    reader::shortened(key)
-                ),
-            )
-            .with_code(code::INVALID_VALUE));
-        }
-    }
-    Ok(metadata)
 }
 
 /// Reads `text`: the guide goes to `generation`, and what the answer repeats is returned.

@@ -6,6 +6,12 @@ use crate::chat::{InputFormat, Role, ToolChoice};
 use crate::error::ApiError;
 use crate::logprobs::TokenLogprob;
 use crate::response::{FinishReason, Usage};
+use crate::{ListQuery, PageLimit};
+
+const ITEMS: PageLimit = PageLimit {
+    usual: 20,
+    most: 100,
+};
 
 fn parse_value(body: &Value) -> Result<crate::Parsed<ResponseRequest>, ApiError> {
     parse(body.to_string().as_bytes())
@@ -618,7 +624,7 @@ fn items_are_listed_in_pages() {
         ("after=i1&include=x", vec!["i0"], false),
         ("after=i0", vec![], false),
     ] {
-        let query = ListQuery::read(&pairs(query)).unwrap();
+        let query = ListQuery::read(&pairs(query), ITEMS).unwrap();
         let page: Value = serde_json::from_slice(&list(&query, items.iter()).unwrap()).unwrap();
         let found: Vec<&str> = page["data"]
             .as_array()
@@ -636,10 +642,10 @@ fn items_are_listed_in_pages() {
         ("limit=0", "limit"),
         ("limit=x", "limit"),
     ] {
-        let error = ListQuery::read(&pairs(query)).unwrap_err();
+        let error = ListQuery::read(&pairs(query), ITEMS).unwrap_err();
         assert_eq!(error.param.as_deref(), Some(param));
     }
-    let query = ListQuery::read(&pairs("after=nobody")).unwrap();
+    let query = ListQuery::read(&pairs("after=nobody"), ITEMS).unwrap();
     assert_eq!(
         list(&query, items.iter()).unwrap_err().param.as_deref(),
         Some("after")

@@ -1,0 +1,211 @@
+//! Who runs which batch. A holder takes batches that nobody runs and renews its leases; a batch whose holder is gone is
+//! free once its lease has run out.
+
+use rusqlite::{OptionalExtension, Transaction, params};
+
+use super::schema::WAITING;
+use super::{Result, Store, StoreError, batches, files};
+use crate::batch::Batch;
+use crate::id::Owner;
+use crate::input::read_entry;
+
+/// A batch that is held.
+#[derive(Clone, Debug)]
+pub struct Claim {
+    pub(super) key: i64,
+    pub(super) holder: i64,
+    pub owner: Owner,
+    pub batch: Batch,
+}
+
+/// A line to run.
+#[derive(Clone, Debug)]
+pub struct Work {
+    pub number: i64,
+    pub custom_id: String,
+    /// What is sent.
+    pub body: Vec<u8>,
+}
+
+impl Store {
+    /// Renews the leases of `holder` until `until`, and takes up to `most` batches in all. Returns all that it holds now,
+    /// the oldest first.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn claim(&self, holder: i64, most: usize, now: i64, until: i64) -> Result<Vec<Claim>> {
+        self.change(|transaction| {
+            transaction.execute(
+                "UPDATE batches SET lease = ?2 WHERE holder = ?1 AND ended IS NULL AND lease >= ?3",
+                params![holder, until, now],
+            )?;
+            let sql =
+                "SELECT COUNT(*) FROM batches WHERE holder = ?1 AND ended IS NULL AND lease >= ?2";
+            let held: i64 = transaction
+                .prepare_cached(sql)?
+                .query_row(params![holder, now], |row| row.get(0))?;
+            let more = i64::try_from(most).unwrap_or(i64::MAX).saturating_sub(held);
+            if more > 0 {
+                transaction.execute(
+                    "UPDATE batches SET holder = ?1, lease = ?2 WHERE key IN (
+                         SELECT key FROM batches WHERE ended IS NULL AND (holder = 0 OR lease < ?3)
+                         ORDER BY key LIMIT ?4)",
+                    params![holder, until, now, more],
+                )?;
+            }
+            let sql =
+                "SELECT key, owner FROM batches WHERE holder = ?1 AND ended IS NULL ORDER BY key";
+            let mut statement = transaction.prepare_cached(sql)?;
+            let rows =
+                statement.query_map([holder], |row| Ok((row.get(0)?, Owner(row.get(1)?))))?;
+            let rows: Vec<(i64, Owner)> = rows.collect::<rusqlite::Result<_>>()?;
+            let claims = rows.into_iter().map(|(key, owner)| {
+                Ok(Claim {
+                    key,
+                    holder,
+                    owner,
+                    batch: batches::by_key(transaction, key)?,
+                })
+            });
+            claims.collect()
+        })
+    }
+
+    /// Gives all batches of `holder` back.
+    ///
+    /// # Errors
+    /// The database failed.
+    pub fn release(&self, holder: i64) -> Result<()> {
+        self.change(|transaction| {
+            transaction.execute(
+                "UPDATE batches SET holder = 0, lease = 0 WHERE holder = ?1 AND ended IS NULL",
+                [holder],
+            )?;
+            Ok(())
+        })
+    }
+
+    /// Lines of a batch that have no result, by their numbers, from the one after `after`: at most `most`, and no more
+    /// than `bytes` of them but for the first.
+    ///
+    /// # Errors
+    /// The batch is no longer held, or the database failed.
+    pub fn waiting(
+        &self,
+        claim: &Claim,
+        after: i64,
+        most: usize,
+        bytes: usize,
+    ) -> Result<Vec<Work>> {
+        self.read(|transaction| {
+            check(transaction, claim)?;
+            let sql = "SELECT input FROM batches WHERE key = ?1";
+            let input: i64 = transaction
+                .prepare_cached(sql)?
+                .query_row([claim.key], |row| row.get(0))?;
+            let sql = format!(
+                "SELECT number, custom_id, start, length FROM lines
+                 WHERE batch = ?1 AND state = {WAITING} AND number > ?2 ORDER BY number LIMIT ?3"
+            );
+            let mut statement = transaction.prepare_cached(&sql)?;
+            let most = i64::try_from(most).unwrap_or(i64::MAX);
+            let mut rows = statement.query(params![claim.key, after, most])?;
+            let (mut work, mut total) = (Vec::new(), 0_usize);
+            let mut content = Content::new(input);
+            while let Some(row) = rows.next()? {
+                let length: usize = usize::try_from(row.get::<_, i64>(3)?).unwrap_or(0);
+                total = total.saturating_add(length);
+                if !work.is_empty() && total > bytes {
+                    break;
+                }
+                let start = usize::try_from(row.get::<_, i64>(2)?).unwrap_or(0);
+                let line = content.range(transaction, start, length)?;
+                // It was read when the batch began.
+                let entry = read_entry(&line, &claim.batch.endpoint);
+                let body = entry.map(|entry| entry.body.get().as_bytes().to_vec());
+                work.push(Work {
+                    number: row.get(0)?,
+                    custom_id: row.get(1)?,
+                    body: body.unwrap_or_default(),
+                });
+            }
+            Ok(work)
+        })
+    }
+}
+
+/// Whether the batch is still held.
+pub(super) fn check(transaction: &Transaction<'_>, claim: &Claim) -> Result<()> {
+    let sql = "SELECT 1 FROM batches WHERE key = ?1 AND holder = ?2 AND ended IS NULL";
+    let held = transaction
+        .prepare_cached(sql)?
+        .exists(params![claim.key, claim.holder])?;
+    held.then_some(()).ok_or(StoreError::LeaseLost)
+}
+
+/// Reads ranges of a file, which follow each other.
+struct Content {
+    file: i64,
+    number: i64,
+    piece: Vec<u8>,
+}
+
+impl Content {
+    fn new(file: i64) -> Self {
+        Self {
+            file,
+            number: -1,
+            piece: Vec::new(),
+        }
+    }
+
+    fn range(
+        &mut self,
+        transaction: &Transaction<'_>,
+        start: usize,
+        length: usize,
+    ) -> Result<Vec<u8>> {
+        let mut range = Vec::with_capacity(length);
+        let mut at = start;
+        while range.len() < length {
+            let number = i64::try_from(at / files::PIECE).unwrap_or(i64::MAX);
+            if number != self.number {
+                let piece = files::piece(transaction, self.file, number)
+                    .map(|piece| piece.unwrap_or_default());
+                (self.number, self.piece) = (number, piece?);
+            }
+            let rest = self.piece.get(at % files::PIECE..).unwrap_or_default();
+            let part = &rest[..rest.len().min(length - range.len())];
+            if part.is_empty() {
+                break;
+            }
+            range.extend_from_slice(part);
+            at += part.len();
+        }
+        Ok(range)
+    }
+}
+
+/// The next line's `custom_id`, of those without a result; used where all of them end.
+pub(super) fn next_waiting(
+    transaction: &Transaction<'_>,
+    batch: i64,
+    most: i64,
+) -> Result<Vec<(i64, String)>> {
+    let sql = format!(
+        "SELECT number, custom_id FROM lines WHERE batch = ?1 AND state = {WAITING} ORDER BY number LIMIT ?2"
+    );
+    let mut statement = transaction.prepare_cached(&sql)?;
+    let rows = statement.query_map(params![batch, most], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    Ok(rows.collect::<rusqlite::Result<_>>()?)
+}
+
+/// Whether a line has no result yet.
+pub(super) fn has_waiting(transaction: &Transaction<'_>, batch: i64) -> Result<bool> {
+    let sql = format!("SELECT 1 FROM lines WHERE batch = ?1 AND state = {WAITING} LIMIT 1");
+    let mut statement = transaction.prepare_cached(&sql)?;
+    Ok(statement
+        .query_row([batch], |_| Ok(()))
+        .optional()?
+        .is_some())
+}

@@ -1,0 +1,123 @@
+//! The tables, and how the database is opened.
+
+use std::path::Path;
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+
+/// Raised with each change that an earlier version cannot read.
+pub(super) const VERSION: i64 = 1;
+
+/// States of a file.
+pub(super) const UPLOADING: i64 = 0;
+pub(super) const WHOLE: i64 = 1;
+/// Its owner has deleted it, and a batch that has not ended needs its content.
+pub(super) const DELETED: i64 = 2;
+
+/// States of a line.
+pub(super) const WAITING: i64 = 0;
+pub(super) const SUCCEEDED: i64 = 1;
+pub(super) const FAILED: i64 = 2;
+pub(super) const UNRUN: i64 = 3;
+
+const TABLES: &str = "
+CREATE TABLE files (
+    key INTEGER PRIMARY KEY AUTOINCREMENT,
+    id BLOB NOT NULL UNIQUE,
+    owner BLOB NOT NULL,
+    name TEXT NOT NULL,
+    purpose TEXT NOT NULL,
+    state INTEGER NOT NULL,
+    bytes INTEGER NOT NULL,
+    created INTEGER NOT NULL,
+    expires INTEGER NOT NULL,
+    -- Of results: the batch that has them, whose lines they are.
+    batch INTEGER
+);
+CREATE INDEX files_of_owner ON files (owner, key);
+CREATE INDEX files_by_end ON files (expires);
+-- A file's content, in pieces of one size but for the last.
+CREATE TABLE pieces (
+    file INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    content BLOB NOT NULL,
+    PRIMARY KEY (file, number)
+);
+CREATE TABLE batches (
+    key INTEGER PRIMARY KEY AUTOINCREMENT,
+    id BLOB NOT NULL UNIQUE,
+    owner BLOB NOT NULL,
+    dialect INTEGER NOT NULL,
+    endpoint TEXT NOT NULL,
+    window TEXT NOT NULL,
+    input INTEGER NOT NULL,
+    input_id BLOB NOT NULL,
+    output_id BLOB,
+    failures_id BLOB,
+    metadata TEXT,
+    status TEXT NOT NULL,
+    errors TEXT,
+    results_age INTEGER,
+    created INTEGER NOT NULL,
+    expires INTEGER NOT NULL,
+    started INTEGER,
+    cancelling INTEGER,
+    ended INTEGER,
+    total INTEGER NOT NULL DEFAULT 0,
+    completed INTEGER NOT NULL DEFAULT 0,
+    failed INTEGER NOT NULL DEFAULT 0,
+    bytes INTEGER NOT NULL DEFAULT 0,
+    input_tokens INTEGER NOT NULL DEFAULT 0,
+    cached_tokens INTEGER NOT NULL DEFAULT 0,
+    output_tokens INTEGER NOT NULL DEFAULT 0,
+    reasoning_tokens INTEGER NOT NULL DEFAULT 0,
+    holder INTEGER NOT NULL DEFAULT 0,
+    lease INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX batches_of_owner ON batches (owner, key);
+CREATE INDEX batches_open ON batches (key) WHERE ended IS NULL;
+-- The requests of a batch: where each is in its file, and its result once there is one.
+CREATE TABLE lines (
+    batch INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    custom_id TEXT NOT NULL,
+    start INTEGER NOT NULL,
+    length INTEGER NOT NULL,
+    state INTEGER NOT NULL DEFAULT 0,
+    result BLOB,
+    PRIMARY KEY (batch, number)
+);
+CREATE UNIQUE INDEX lines_by_name ON lines (batch, custom_id);
+CREATE INDEX lines_waiting ON lines (batch, number) WHERE state = 0;
+";
+
+/// A connection whose changes survive a crash of the machine once they are committed.
+pub(super) fn connect(path: &Path, patience: Duration) -> rusqlite::Result<Connection> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
+        | OpenFlags::SQLITE_OPEN_CREATE
+        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(path, flags)?;
+    connection.busy_timeout(patience)?;
+    // Only before the first table: what is deleted may give its room back.
+    connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+    // Readers and one writer at once.
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    connection.pragma_update(None, "synchronous", "FULL")?;
+    Ok(connection)
+}
+
+/// Makes the tables unless they are there; returns the version of those that are.
+pub(super) fn prepare(connection: &mut Connection) -> rusqlite::Result<i64> {
+    let transaction =
+        connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    let version = |transaction: &Connection| {
+        transaction.pragma_query_value(None, "user_version", |row| row.get(0))
+    };
+    if version(&transaction)? == 0_i64 {
+        transaction.execute_batch(TABLES)?;
+        transaction.pragma_update(None, "user_version", VERSION)?;
+    }
+    let found = version(&transaction)?;
+    transaction.commit()?;
+    Ok(found)
+}

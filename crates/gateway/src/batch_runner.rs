@@ -1,0 +1,263 @@
+//! Runs the lines of batches: the same handlers as for clients, with what the clients leave. Owns which line is next, how
+//! many run, when one is tried again, and that results are kept as they come. What a batch is, and that each line has
+//! one result, is inflight-batches'.
+
+mod held;
+mod line;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use inflight_base::error_chain;
+use inflight_batches::{Claim, Close, Load, Status, StoreError, room};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use self::held::{Held, Ran};
+use crate::batches::{self, Batches};
+use crate::client::{Addresses, Connection};
+use crate::state::AppState;
+
+/// How often leases are renewed, and others' looked at.
+const TICK: Duration = Duration::from_secs(1);
+/// Seconds of a lease: a gateway that is gone is noticed after this, and one that stutters keeps its batches.
+const LEASE: i64 = 15;
+/// Batches that are run side by side, so that a large one does not hold up a small one.
+const MOST_BATCHES: usize = 8;
+/// How often what is too old goes.
+const SWEEP: Duration = Duration::from_secs(60);
+
+/// See the module.
+pub(crate) struct Runner {
+    state: Arc<AppState>,
+    batches: Arc<Batches>,
+    /// This process, among those that share the store.
+    holder: i64,
+    /// Where lines seem to come from.
+    connection: Arc<Connection>,
+    held: Vec<Held>,
+    /// Whose turn it is.
+    turn: usize,
+    lines: JoinSet<Ran>,
+    next_tick: Instant,
+    next_sweep: Instant,
+}
+
+impl Runner {
+    /// The runner of this process.
+    pub(crate) fn new(state: Arc<AppState>, batches: Arc<Batches>) -> Self {
+        let nowhere = std::net::SocketAddr::from((std::net::Ipv4Addr::LOCALHOST, 0));
+        Self {
+            state,
+            batches,
+            holder: rand::random_range(1..i64::MAX),
+            connection: Arc::new(Connection::new(nowhere, &Arc::new(Addresses::default()))),
+            held: Vec::new(),
+            turn: 0,
+            lines: JoinSet::new(),
+            next_tick: Instant::now(),
+            next_sweep: Instant::now(),
+        }
+    }
+
+    /// Runs batches until `stop` resolves; then what runs comes to its end, and nothing new begins. When `hurry`
+    /// resolves, it is broken off.
+    pub(crate) async fn run(
+        mut self,
+        stop: impl Future<Output = ()>,
+        hurry: impl Future<Output = ()>,
+    ) {
+        let batches = Arc::clone(&self.batches);
+        let mut is_stopping = false;
+        tokio::pin!(stop, hurry);
+        loop {
+            tokio::select! {
+                () = &mut stop, if !is_stopping => is_stopping = true,
+                () = &mut hurry => break,
+                () = sleep_until(self.next_tick) => {}
+                () = batches.changed() => self.next_tick = Instant::now(),
+                Some(ran) = self.lines.join_next() => self.take(ran.ok()),
+            }
+            // What is ready is written together.
+            while let Some(ran) = self.lines.try_join_next() {
+                self.take(ran.ok());
+            }
+            self.record().await;
+            if self.next_tick <= Instant::now() {
+                self.next_tick = Instant::now() + TICK;
+                self.tick(is_stopping).await;
+            }
+            if !is_stopping {
+                self.fill().await;
+            } else if self.lines.is_empty() {
+                break;
+            }
+            self.show_running(self.running());
+        }
+        self.show_running(0);
+        let holder = self.holder;
+        if let Err(error) = self.batches.run(move |store| store.release(holder)).await {
+            failed(&error);
+        }
+    }
+
+    fn show_running(&self, lines: usize) {
+        let lines = i64::try_from(lines).unwrap_or(i64::MAX);
+        self.state.metrics.batch_lines_running.set(lines);
+    }
+
+    /// Lines that are being run.
+    fn running(&self) -> usize {
+        self.held.iter().map(Held::running).sum()
+    }
+
+    fn take(&mut self, ran: Option<Ran>) {
+        // One that was broken off belongs to a batch that is no longer held.
+        let Some(ran) = ran else { return };
+        let held = self.held.iter_mut().find(|held| held.id() == ran.batch());
+        let Some(held) = held else { return };
+        let end = held.take(ran, Instant::now());
+        if let Some(end) = end {
+            self.state.metrics.batch_line(end);
+        }
+    }
+
+    /// Keeps the results that have come.
+    async fn record(&mut self) {
+        let mut gone = Vec::new();
+        for held in &mut self.held {
+            let Some(done) = held.results() else { continue };
+            let (claim, now) = (held.claim.clone(), batches::now());
+            let written = Arc::clone(&done);
+            let recorded = self
+                .batches
+                .run(move |store| store.record(&claim, &written, now))
+                .await;
+            match recorded {
+                Ok(false) => held.recorded(),
+                Ok(true) => {
+                    tracing::info!(batch = %held.id(), "a batch is complete");
+                    gone.push(held.id());
+                }
+                Err(StoreError::LeaseLost) => gone.push(held.id()),
+                // They are written again with the next ones.
+                Err(error) => failed(&error),
+            }
+        }
+        self.held.retain(|held| !gone.contains(&held.id()));
+    }
+
+    /// Renews leases, takes batches that nobody runs, and ends those whose time has come.
+    async fn tick(&mut self, is_stopping: bool) {
+        let (holder, now) = (self.holder, batches::now());
+        let most = if is_stopping { 0 } else { MOST_BATCHES };
+        let claim =
+            move |store: &inflight_batches::Store| store.claim(holder, most, now, now + LEASE);
+        let claims = match self.batches.run(claim).await {
+            Ok(claims) => claims,
+            Err(error) => return failed(&error),
+        };
+        // Those that another process has by now are broken off.
+        self.held
+            .retain(|held| claims.iter().any(|claim| claim.batch.id == held.id()));
+        for claim in claims {
+            self.look_at(claim, now).await;
+        }
+        if self.next_sweep <= Instant::now() {
+            self.next_sweep = Instant::now() + SWEEP;
+            if let Err(error) = self.batches.run(move |store| store.sweep(now)).await {
+                failed(&error);
+            }
+        }
+    }
+
+    async fn look_at(&mut self, claim: Claim, now: i64) {
+        let why = match claim.batch.status {
+            Status::Cancelling => Some(Close::Cancelled),
+            _ if claim.batch.expires <= now => Some(Close::Expired),
+            _ => None,
+        };
+        if let Some(why) = why {
+            // What runs is broken off.
+            self.held.retain(|held| held.id() != claim.batch.id);
+            let close = move |store: &inflight_batches::Store| store.close(&claim, why, now);
+            match self.batches.run(close).await {
+                Ok(()) | Err(StoreError::LeaseLost) => {}
+                Err(error) => failed(&error),
+            }
+            return;
+        }
+        if let Some(held) = self
+            .held
+            .iter_mut()
+            .find(|held| held.id() == claim.batch.id)
+        {
+            held.claim = claim;
+            return;
+        }
+        let mut held = Held::new(claim);
+        if held.claim.batch.status == Status::Validating {
+            held.import(&self.batches, &mut self.lines);
+        }
+        self.held.push(held);
+    }
+
+    /// Begins as many lines as there is room for, of each batch in turn.
+    async fn fill(&mut self) {
+        let open = usize::try_from(self.state.metrics.active_requests.get()).unwrap_or(0);
+        let workers = self.state.table.workers();
+        let mut running = self.running();
+        let load = Load {
+            servers: workers.iter().filter(|slot| slot.is_ready()).count(),
+            online: open.saturating_sub(running),
+        };
+        drop(workers);
+        let room = room(load, self.batches.share);
+        let mut without = 0;
+        while running < room && without < self.held.len() {
+            self.turn = (self.turn + 1) % self.held.len();
+            match self.begin(self.turn).await {
+                true => {
+                    without = 0;
+                    running += 1;
+                }
+                false => without += 1,
+            }
+        }
+    }
+
+    /// Begins the next line of a batch; false: it has none to begin now.
+    async fn begin(&mut self, place: usize) -> bool {
+        let Some(held) = self.held.get_mut(place) else {
+            return false;
+        };
+        // Whose key is not valid now is not served; it may come back within the batch's window.
+        let Some(key) = self.state.access.of_files(held.claim.owner) else {
+            return false;
+        };
+        let line = match held.next(&self.batches, Instant::now()).await {
+            Ok(line) => line,
+            Err(error) => {
+                failed(&error);
+                None
+            }
+        };
+        let Some(line) = line else { return false };
+        if !line::may_begin(&self.state, &line.work.body) {
+            held.later(line, Instant::now() + TICK);
+            return false;
+        }
+        let request = line::Request {
+            client: line::client(&self.connection, key),
+            dialect: held.claim.batch.dialect,
+            endpoint: held.claim.batch.endpoint.clone(),
+        };
+        held.run(&self.state, request, line, &mut self.lines);
+        true
+    }
+}
+
+/// For the log: clients see that their batches wait.
+fn failed(error: &StoreError) {
+    tracing::error!(error = %error_chain(error), "the store of batches failed; batches wait");
+}

@@ -1,0 +1,242 @@
+//! A batch that this process runs: its lines on their way from the store to their results. Owns which are waiting, which
+//! run and which are to be kept; knows nothing of other batches.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use inflight_batches::{
+    BatchId, Claim, Done, Outcome, Status, StoreError, Usage, Work, output_line,
+};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
+
+use super::line::{self, Answer, Next};
+use crate::batches::{self, Batches};
+use crate::metrics::LineEnd;
+use crate::state::AppState;
+
+/// Lines that are read from the store at once, and their bytes.
+const READ: usize = 32;
+const READ_BYTES: usize = 4 << 20;
+/// Lines that wait to be tried again; beyond, no others are begun.
+const MOST_LATER: usize = 64;
+
+/// A line before its result.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) work: Work,
+    /// How often it was tried in vain.
+    tries: u32,
+}
+
+/// What a task of a batch came to.
+#[derive(Debug)]
+pub(super) enum Ran {
+    Line {
+        batch: BatchId,
+        line: Waiting,
+        answer: Answer,
+    },
+    Imported {
+        batch: BatchId,
+        result: Result<bool, StoreError>,
+    },
+}
+
+impl Ran {
+    pub(super) fn batch(&self) -> BatchId {
+        match self {
+            Self::Line { batch, .. } | Self::Imported { batch, .. } => *batch,
+        }
+    }
+}
+
+/// See the module. What still runs is broken off when this is dropped.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) claim: Claim,
+    waiting: VecDeque<Waiting>,
+    /// To be tried again, and when.
+    later: Vec<(Instant, Waiting)>,
+    /// The last line that was read from the store.
+    read: i64,
+    is_read_out: bool,
+    running: HashMap<i64, AbortHandle>,
+    importing: Option<AbortHandle>,
+    /// Results that are not yet kept.
+    done: Vec<Done>,
+    /// Those that are being written.
+    writing: Arc<Vec<Done>>,
+}
+
+impl Held {
+    pub(super) fn new(claim: Claim) -> Self {
+        Self {
+            claim,
+            waiting: VecDeque::new(),
+            later: Vec::new(),
+            read: 0,
+            is_read_out: false,
+            running: HashMap::new(),
+            importing: None,
+            done: Vec::new(),
+            writing: Arc::default(),
+        }
+    }
+
+    pub(super) fn id(&self) -> BatchId {
+        self.claim.batch.id
+    }
+
+    pub(super) fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Has its lines read from its file.
+    pub(super) fn import(&mut self, batches: &Arc<Batches>, tasks: &mut JoinSet<Ran>) {
+        let (claim, batches) = (self.claim.clone(), Arc::clone(batches));
+        self.importing = Some(tasks.spawn(async move {
+            let batch = claim.batch.id;
+            let now = batches::now();
+            let result = batches.run(move |store| store.import(&claim, now)).await;
+            batches.wake();
+            Ran::Imported { batch, result }
+        }));
+    }
+
+    /// The next line to begin; `None`: there is none now.
+    ///
+    /// # Errors
+    /// The store failed.
+    pub(super) async fn next(
+        &mut self,
+        batches: &Batches,
+        now: Instant,
+    ) -> Result<Option<Waiting>, StoreError> {
+        // Results that cannot be kept are not added to.
+        let is_ready = self.importing.is_none() && self.claim.batch.status == Status::InProgress;
+        if !is_ready || !self.writing.is_empty() {
+            return Ok(None);
+        }
+        if let Some(place) = self.later.iter().position(|(at, _)| *at <= now) {
+            return Ok(Some(self.later.swap_remove(place).1));
+        }
+        if self.waiting.is_empty() && !self.is_read_out && self.later.len() < MOST_LATER {
+            let (claim, after) = (self.claim.clone(), self.read);
+            let read = batches
+                .run(move |store| store.waiting(&claim, after, READ, READ_BYTES))
+                .await?;
+            self.is_read_out = read.is_empty();
+            self.read = read.last().map_or(self.read, |work| work.number);
+            self.waiting
+                .extend(read.into_iter().map(|work| Waiting { work, tries: 0 }));
+        }
+        let line = self.waiting.pop_front();
+        let is_idle = self.running.is_empty() && self.later.is_empty() && self.done.is_empty();
+        if line.is_none() && is_idle {
+            // Whatever has no result is read again.
+            (self.read, self.is_read_out) = (0, false);
+        }
+        Ok(line)
+    }
+
+    /// Has a line tried again, from `at` on.
+    pub(super) fn later(&mut self, line: Waiting, at: Instant) {
+        self.later.push((at, line));
+    }
+
+    /// Runs a line.
+    pub(super) fn run(
+        &mut self,
+        state: &Arc<AppState>,
+        request: line::Request,
+        line: Waiting,
+        tasks: &mut JoinSet<Ran>,
+    ) {
+        let (batch, number, state) = (self.id(), line.work.number, Arc::clone(state));
+        let task = tasks.spawn(async move {
+            let answer = line::run(&state, request, &line.work.body).await;
+            Ran::Line {
+                batch,
+                line,
+                answer,
+            }
+        });
+        self.running.insert(number, task);
+    }
+
+    /// Takes what a task came to, and says how a line ended.
+    pub(super) fn take(&mut self, ran: Ran, now: Instant) -> Option<LineEnd> {
+        match ran {
+            Ran::Imported { batch, result } => {
+                self.importing = None;
+                match result {
+                    // The next look at the store shows what it is now.
+                    Ok(true) => tracing::info!(%batch, "a batch begins"),
+                    Ok(false) => tracing::info!(%batch, "a batch has lines that are no requests"),
+                    Err(error) => super::failed(&error),
+                }
+                None
+            }
+            Ran::Line {
+                mut line, answer, ..
+            } => {
+                self.running.remove(&line.work.number);
+                match line::next(&answer, line.tries) {
+                    Next::Again { after, counts } => {
+                        line.tries += u32::from(counts);
+                        self.later(line, now + after);
+                        Some(LineEnd::Again)
+                    }
+                    Next::Keep => {
+                        let done = self.result(&line.work, &answer);
+                        let end = match done.succeeded {
+                            true => LineEnd::Succeeded,
+                            false => LineEnd::Failed,
+                        };
+                        self.done.push(done);
+                        Some(end)
+                    }
+                }
+            }
+        }
+    }
+
+    fn result(&self, work: &Work, answer: &Answer) -> Done {
+        let outcome = Outcome {
+            status: answer.status,
+            request_id: &answer.request_id,
+            body: &answer.body,
+        };
+        let dialect = self.claim.batch.dialect;
+        Done {
+            number: work.number,
+            succeeded: outcome.is_success(),
+            result: output_line(dialect, &work.custom_id, &outcome),
+            usage: Usage::of_answer(answer.body.get().as_bytes()),
+        }
+    }
+
+    /// Results to keep; `None`: there are none.
+    pub(super) fn results(&mut self) -> Option<Arc<Vec<Done>>> {
+        if !self.done.is_empty() {
+            let mut all = std::mem::take(&mut self.writing);
+            Arc::make_mut(&mut all).append(&mut self.done);
+            self.writing = all;
+        }
+        (!self.writing.is_empty()).then(|| Arc::clone(&self.writing))
+    }
+
+    /// They are kept.
+    pub(super) fn recorded(&mut self) {
+        self.writing = Arc::default();
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        for task in self.running.values().chain(&self.importing) {
+            task.abort();
+        }
+    }
+}

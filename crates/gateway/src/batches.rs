@@ -1,0 +1,106 @@
+//! Files and batches as the gateway has them: the store off the threads that serve, its failures in the API's words, and
+//! what its runner is woken for. What is kept, and how, is inflight-batches'.
+
+mod failures;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use inflight_base::blocking;
+use inflight_batches::{Bounds, Share, Store, StoreError};
+use inflight_openai::ApiError;
+use tokio::sync::Notify;
+
+pub(crate) use self::failures::failure;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Batches {
+    store: Arc<Store>,
+    pub(crate) share: Share,
+    /// There is a new batch, or one is cancelled.
+    changed: Notify,
+}
+
+impl Batches {
+    /// Opens the store in `directory`, which blocks for a moment.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub(crate) fn open(
+        directory: &Path,
+        bounds: Bounds,
+        share: Share,
+    ) -> Result<Arc<Self>, StoreError> {
+        Ok(Arc::new(Self {
+            store: Arc::new(Store::open(directory, bounds)?),
+            share,
+            changed: Notify::new(),
+        }))
+    }
+
+    pub(crate) fn bounds(&self) -> &Bounds {
+        self.store.bounds()
+    }
+
+    /// Does `work` where it may block.
+    ///
+    /// # Errors
+    /// What `work` returns.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let store = Arc::clone(&self.store);
+        let done = blocking::run(move || work(&store)).await;
+        done.unwrap_or_else(|error| {
+            tracing::error!(%error, "work on the store of batches failed");
+            Err(StoreError::Stopped)
+        })
+    }
+
+    /// [`Batches::run`] for a client that names `id`.
+    ///
+    /// # Errors
+    /// What `work` returns, in the API's words.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        id: &str,
+        work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.run(work).await.map_err(|error| failure(&error, id))
+    }
+
+    /// Does `work` though nobody waits for it.
+    pub(crate) fn later(
+        &self,
+        work: impl FnOnce(&Store) -> Result<(), StoreError> + Send + 'static,
+    ) {
+        let store = Arc::clone(&self.store);
+        // It is done without being awaited.
+        drop(blocking::run(move || {
+            if let Err(error) = work(&store) {
+                tracing::warn!(error = %inflight_base::error_chain(&error), "the store of batches failed");
+            }
+        }));
+    }
+
+    /// Wakes the runner.
+    pub(crate) fn wake(&self) {
+        self.changed.notify_one();
+    }
+
+    /// Resolves once there is something new to run or to end.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+}
+
+/// Seconds since the epoch.
+pub(crate) fn now() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| {
+        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+    })
+}

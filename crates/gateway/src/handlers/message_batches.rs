@@ -1,0 +1,199 @@
+//! `/v1/messages/batches`, Anthropic's: batches whose requests come with them, and whose results are read from them.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{Request, State};
+use axum::response::Response;
+use bytes::Bytes;
+use futures_util::stream;
+use http::{HeaderValue, Uri, header};
+use inflight_anthropic::PageQuery;
+use inflight_anthropic::batches as requests;
+use inflight_batches::{
+    Batch, BatchId, Dialect, InputError, MessageBatch, MessageBatchList, NewBatch, Page, Position,
+    Window, check_lines,
+};
+use inflight_openai::ApiError;
+use jiff::Timestamp;
+
+use super::files::{content, enabled};
+use super::generate;
+use super::named::{PathId, object, owner, text};
+use crate::admission::Work;
+use crate::batches;
+use crate::client::Owner;
+use crate::error::HttpError;
+use crate::query;
+use crate::state::AppState;
+
+/// `POST /v1/messages/batches`.
+pub(crate) async fn create_message_batch(
+    State(state): State<Arc<AppState>>,
+    request: Request,
+) -> Result<Response, HttpError> {
+    let batches = enabled(&state)?;
+    let owner = owner(&request).files();
+    let received = generate::receive(&state, request).await?;
+    let parse = |state: &AppState, body: &[u8]| {
+        let lines = requests::lines(body)?;
+        let wrong = check_lines(&lines, requests::ENDPOINT, state.max_body_bytes);
+        match wrong.data.first() {
+            None => Ok(lines),
+            Some(error) => Err(wrong_request(error)),
+        }
+    };
+    let (lines, _arrival) = received.work(&state, Work::Computes, parse).await?;
+    let new = NewBatch {
+        owner,
+        dialect: Dialect::Anthropic,
+        endpoint: requests::ENDPOINT.to_owned(),
+        window: Window::DAY,
+        metadata: None,
+        results_age: None,
+        created: batches::now(),
+    };
+    let batch = batches
+        .ask("", move |store| store.create_batch_of(&new, &lines))
+        .await?;
+    batches.wake();
+    Ok(shown(&batch))
+}
+
+/// 400: one of the requests cannot be run.
+fn wrong_request(error: &InputError) -> ApiError {
+    let place = error.line.map_or(0, |line| line - 1);
+    let param = match &error.param {
+        Some(param) => format!("requests[{place}].{}", param.replacen("body", "params", 1)),
+        None => format!("requests[{place}]"),
+    };
+    ApiError::invalid_request(param, error.message.replacen("`body", "`params", 1))
+}
+
+/// `GET /v1/messages/batches`.
+pub(crate) async fn list_message_batches(
+    State(state): State<Arc<AppState>>,
+    uri: Uri,
+    request: Request,
+) -> Result<Response, HttpError> {
+    let batches = enabled(&state)?;
+    let owner = owner(&request).files();
+    let query = PageQuery::read(&query::pairs(&uri))?;
+    let page = Page {
+        after: query.after().map(str::to_owned),
+        before: query.before().map(str::to_owned),
+        limit: query.limit(),
+        is_descending: true,
+    };
+    let named = page
+        .after
+        .clone()
+        .or(page.before.clone())
+        .unwrap_or_default();
+    let list =
+        move |store: &inflight_batches::Store| store.batches(&owner, Dialect::Anthropic, &page);
+    let (list, has_more) = batches.ask(&named, list).await?;
+    Ok(object(&MessageBatchList::new(&list, has_more, time)))
+}
+
+/// `GET /v1/messages/batches/{id}`.
+pub(crate) async fn retrieve_message_batch(
+    State(state): State<Arc<AppState>>,
+    id: PathId,
+    request: Request,
+) -> Result<Response, HttpError> {
+    let batch = find(&state, &text(id), owner(&request)).await?;
+    Ok(shown(&batch))
+}
+
+/// `POST /v1/messages/batches/{id}/cancel`.
+pub(crate) async fn cancel_message_batch(
+    State(state): State<Arc<AppState>>,
+    id: PathId,
+    request: Request,
+) -> Result<Response, HttpError> {
+    let batches = enabled(&state)?;
+    let owner = owner(&request).files();
+    let id = text(id);
+    let batch = parse(&id)?;
+    let cancel = move |store: &inflight_batches::Store| {
+        store.cancel_batch(&owner, Dialect::Anthropic, batch, batches::now())
+    };
+    let batch = batches.ask(&id, cancel).await?;
+    batches.wake();
+    Ok(shown(&batch))
+}
+
+/// `DELETE /v1/messages/batches/{id}`.
+pub(crate) async fn delete_message_batch(
+    State(state): State<Arc<AppState>>,
+    id: PathId,
+    request: Request,
+) -> Result<Response, HttpError> {
+    let batches = enabled(&state)?;
+    let owner = owner(&request).files();
+    let id = text(id);
+    let batch = parse(&id)?;
+    let delete = move |store: &inflight_batches::Store| {
+        store.delete_batch(&owner, Dialect::Anthropic, batch)
+    };
+    batches.ask(&id, delete).await?;
+    let body = serde_json::json!({"id": id, "type": "message_batch_deleted"});
+    Ok(object(&body))
+}
+
+/// `GET /v1/messages/batches/{id}/results`.
+pub(crate) async fn message_batch_results(
+    State(state): State<Arc<AppState>>,
+    id: PathId,
+    request: Request,
+) -> Result<Response, HttpError> {
+    let id = text(id);
+    let owner = owner(&request);
+    let batch = find(&state, &id, owner.clone()).await?;
+    if !batch.status.is_final() {
+        let message =
+            "The batch has not ended: its results are there once `processing_status` is `ended`.";
+        return Err(HttpError::from(ApiError::invalid_body(message)));
+    }
+    let owner = owner.files();
+    let reading = (Arc::clone(enabled(&state)?), Position::default());
+    let body = stream::try_unfold(reading, move |(batches, position)| async move {
+        let read = move |store: &inflight_batches::Store| {
+            store.read_results(&owner, Dialect::Anthropic, batch.id, position)
+        };
+        let read = batches.run(read).await?;
+        let next = read.map(|(piece, position)| (Bytes::from(piece), (batches, position)));
+        Ok::<_, inflight_batches::StoreError>(next)
+    });
+    let mut response = content(Body::from_stream(body), None);
+    let media_type = HeaderValue::from_static("application/x-jsonl");
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, media_type);
+    Ok(response)
+}
+
+async fn find(state: &AppState, id: &str, owner: Owner) -> Result<Batch, ApiError> {
+    let batches = enabled(state)?;
+    let owner = owner.files();
+    let batch = parse(id)?;
+    let find =
+        move |store: &inflight_batches::Store| store.batch(&owner, Dialect::Anthropic, batch);
+    batches.ask(id, find).await
+}
+
+fn parse(id: &str) -> Result<BatchId, ApiError> {
+    BatchId::parse_anthropics(id).ok_or_else(|| ApiError::batch_not_found(id))
+}
+
+fn shown(batch: &Batch) -> Response {
+    object(&MessageBatch::new(batch, time))
+}
+
+/// Seconds since the epoch as RFC 3339 has them.
+fn time(seconds: i64) -> String {
+    Timestamp::from_second(seconds)
+        .unwrap_or(Timestamp::MAX)
+        .to_string()
+}
