@@ -52,8 +52,8 @@ def start_for_session() -> Iterator[Start]:
 
 
 @pytest.fixture(scope="session")
-def server(start_for_session: Start) -> Server:
-    """`inflight serve` on the model, with the reference executor."""
+def server(start_for_session: Start, tmp_path_factory: pytest.TempPathFactory) -> Server:
+    """`inflight serve` on the model, with the reference executor; it keeps files."""
     process = start_for_session(
         "serve",
         *MODEL_ARGUMENTS,
@@ -61,6 +61,7 @@ def server(start_for_session: Start) -> Server:
         "--port=0",
         "--grpc-port=0",
         "--metrics-port=0",
+        f"--data-dir={tmp_path_factory.mktemp('data')}",
     )
     http = wait_ready(process)
     return Server(http, process.address("grpc"), process.address("metrics"), MODEL_NAME)

@@ -1,6 +1,7 @@
 """Every scenario by its name; each module tries one kind of trouble on real processes."""
 
 from reliability import (
+    batches,
     cuts,
     departures,
     holders,
@@ -25,6 +26,7 @@ SCENARIOS: dict[str, Scenario] = {
     "overload": overload.run,
     "leavers": leavers.run,
     "holders": holders.run,
+    "batches": batches.run,
     "hostile-http1": hostile_http1.run,
     "hostile-http2": hostile_http2.run,
     "hostile-grpc": hostile_grpc.run,

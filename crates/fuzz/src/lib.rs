@@ -28,9 +28,10 @@ use serde_json::{Map, json};
 pub type Target = fn(&[u8]);
 
 /// Every target by the name of its corpus and of its libFuzzer binary.
-pub const TARGETS: [(&str, Target); 13] = [
+pub const TARGETS: [(&str, Target); 14] = [
     ("chat_body", chat_body),
     ("messages_body", messages_body),
+    ("batch_lines", batch_lines),
     ("completion_body", completion_body),
     ("tensors", tensors),
     ("step_message", step_message),
@@ -48,6 +49,22 @@ pub const TARGETS: [(&str, Target); 13] = [
 pub fn chat_body(data: &[u8]) {
     if let Err(error) = chat::parse(data) {
         assert!((400..500).contains(&error.status()), "{error:?}");
+    }
+}
+
+/// A file of requests for a batch, and the body of `POST /v1/messages/batches`.
+pub fn batch_lines(data: &[u8]) {
+    let wrong = inflight_batches::check_lines(data, "/v1/messages", 1 << 12);
+    assert!(wrong.data.len() <= 20, "{}", wrong.data.len());
+    match inflight_anthropic::batches::lines(data) {
+        Err(error) => assert!((400..500).contains(&error.status()), "{error:?}"),
+        Ok(lines) => {
+            let lines = lines.split(|byte| *byte == b'\n');
+            for line in lines.filter(|line| !line.is_empty()) {
+                let read = serde_json::from_slice::<&RawValue>(line);
+                assert!(read.is_ok(), "each request is one line of JSON");
+            }
+        }
     }
 }
 

@@ -21,7 +21,7 @@ use crate::state::AppState;
 /// How often leases are renewed, and others' looked at.
 const TICK: Duration = Duration::from_secs(1);
 /// Seconds of a lease: a gateway that is gone is noticed after this, and one that stutters keeps its batches.
-const LEASE: i64 = 15;
+const LEASE: i64 = 6;
 /// Batches that are run side by side, so that a large one does not hold up a small one.
 const MOST_BATCHES: usize = 8;
 /// How often what is too old goes.

@@ -86,6 +86,21 @@ struct LineLabels {
     end: &'static str,
 }
 
+impl LineEnd {
+    const ALL: [Self; 3] = [Self::Succeeded, Self::Failed, Self::Again];
+}
+
+impl From<LineEnd> for LineLabels {
+    fn from(end: LineEnd) -> Self {
+        let end = match end {
+            LineEnd::Succeeded => "succeeded",
+            LineEnd::Failed => "failed",
+            LineEnd::Again => "again",
+        };
+        Self { end }
+    }
+}
+
 /// The state of one worker when the metrics are read.
 #[derive(Clone, Debug)]
 pub(crate) struct WorkerSample {
@@ -217,6 +232,10 @@ impl Metrics {
             "Lines of batches that were run, by how they ended; again: they failed and will be tried again",
             batch_lines.clone(),
         );
+        for end in LineEnd::ALL {
+            // So that a rate can be taken from the first one on.
+            drop(batch_lines.get_or_create(&end.into()));
+        }
         let batch_lines_running = Gauge::default();
         registry.register(
             "batch_lines_running",
@@ -245,12 +264,7 @@ impl Metrics {
 
     /// Counts a line of a batch that was run.
     pub(crate) fn batch_line(&self, end: LineEnd) {
-        let end = match end {
-            LineEnd::Succeeded => "succeeded",
-            LineEnd::Failed => "failed",
-            LineEnd::Again => "again",
-        };
-        self.batch_lines.get_or_create(&LineLabels { end }).inc();
+        self.batch_lines.get_or_create(&end.into()).inc();
     }
 
     /// What is measured of requests for `model`.

@@ -295,6 +295,15 @@ impl ApiError {
         Self::new(ErrorKind::NotFound, message)
     }
 
+    /// 404: the server keeps no files, and runs no batches.
+    pub fn no_files() -> Self {
+        Self::new(
+            ErrorKind::NotFound,
+            "This gateway keeps no files and runs no batches. Start it with `--data-dir DIRECTORY`.",
+        )
+        .with_code("files_not_enabled")
+    }
+
     /// 400: what is kept would be more than it may be.
     pub fn storage_full(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::InvalidRequest, message).with_code("storage_limit_exceeded")

@@ -25,6 +25,7 @@ COMMANDS = {
         "gateway",
         "chat",
         "client",
+        "batch",
         "build",
         "inspect",
         "doctor",

@@ -1,6 +1,6 @@
 """Talks to an OpenAI-compatible server: the models it has, and streamed chat completions.
 
-Owns HTTP and server-sent events for the terminal chat; people's programs use the `openai` package.
+Owns HTTP and server-sent events for commands in a terminal; people's programs use the `openai` package.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class OpenAIClient:
 
     def models(self) -> list[str]:
         """The ids of `GET /v1/models`."""
-        answer = json.loads(self._request("GET", "/v1/models").read())
+        answer = self.json("GET", "/v1/models")
         return [str(model["id"]) for model in answer["data"]]
 
     def chat(self, model: str, messages: Sequence[Mapping[str, str]], **fields: Any) -> Iterator[str]:
@@ -50,7 +50,7 @@ class OpenAIClient:
         Raises `InflightError` for an error answer, an error in the stream, or a stream that is cut.
         """
         body = {"model": model, "messages": list(messages), "stream": True, **fields}
-        response = self._request("POST", "/v1/chat/completions", body)
+        response = self.request("POST", "/v1/chat/completions", json.dumps(body).encode())
         done = False
         try:
             for data in events(lines_of(response, LONGEST_EVENT)):
@@ -80,23 +80,48 @@ class OpenAIClient:
         """Closes the connection."""
         self._connection.close()
 
-    def _request(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None
-    ) -> http.client.HTTPResponse:
+    def json(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """What is answered, where that is JSON."""
         payload = None if body is None else json.dumps(body).encode()
+        return json.loads(self.request(method, path, payload).read())
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        payload: bytes | Iterable[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> http.client.HTTPResponse:
+        """The answer, whose body is to be read to its end before the next request.
+
+        Raises `NoServer` where nobody answers, and `Refused` for an error.
+        """
         try:
-            self._connection.request(method, self._base + path, payload, self._headers)
+            self._connection.request(method, self._base + path, payload, {**self._headers, **(headers or {})})
             response = self._connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
-            raise InflightError(
+            raise NoServer(
                 f"no server answers at `{self._url}`: {error}",
                 "start one with `inflight serve`, or name another with `--url`",
             ) from error
         if response.status != http.client.OK:
             text = response.read()
-            raise InflightError(f"the server answered {response.status}: {_message(_json(text))}")
+            message = f"the server answered {response.status}: {_message(_json(text))}"
+            raise Refused(message, response.status)
         return response
+
+
+class NoServer(InflightError):
+    """Nobody answers."""
+
+
+class Refused(InflightError):
+    """The server answered with an error."""
+
+    def __init__(self, what: str, status: int) -> None:
+        super().__init__(what)
+        self.status = status
 
 
 def events(lines: Iterable[str]) -> Iterator[str]:

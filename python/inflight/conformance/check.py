@@ -23,6 +23,7 @@ TOPICS = (
     "reasoning",
     "responses",
     "messages",
+    "batches",
     "more",
 )
 

@@ -6,7 +6,7 @@ import { join } from "node:path";
 
 const [url, model, key] = process.argv.slice(2);
 const require = createRequire(join(process.cwd(), "any.js"));
-const OpenAI = require("openai").OpenAI;
+const { OpenAI, toFile } = require("openai");
 const Anthropic = require("@anthropic-ai/sdk").Anthropic;
 const openai = new OpenAI({ baseURL: `${url}/v1`, apiKey: key, maxRetries: 0 });
 const anthropic = new Anthropic({ baseURL: url, apiKey: key, maxRetries: 0 });
@@ -19,6 +19,15 @@ const weather = {
   additionalProperties: false,
 };
 const ask = [{ role: "user", content: "What is the weather in Paris?" }];
+
+async function until(find, isSo) {
+  for (let turn = 0; turn < 600; turn += 1) {
+    const found = await find();
+    if (isSo(found)) return found;
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+  throw new Error("it did not end in a minute");
+}
 
 function expect(holds, otherwise) {
   if (!holds) throw new Error(otherwise);
@@ -112,6 +121,51 @@ const checks = {
     expect(answer.content[0]?.text, "`text` is empty");
     const text = await anthropic.messages.stream(asked).finalText();
     expect(text, "the streamed text is empty");
+  },
+  "uploads a file and runs a batch of it": async () => {
+    const body = { model, messages: question, max_tokens: 8 };
+    const line = { custom_id: "a", method: "POST", url: "/v1/chat/completions", body };
+    const content = `${JSON.stringify(line)}\n`;
+    const file = await openai.files.create({ file: await toFile(Buffer.from(content), "in.jsonl"), purpose: "batch" });
+    expect((await (await openai.files.content(file.id)).text()) === content, "the file has changed");
+    let batch = await openai.batches.create({
+      input_file_id: file.id,
+      endpoint: "/v1/chat/completions",
+      completion_window: "24h",
+    });
+    batch = await until(() => openai.batches.retrieve(batch.id), (found) => found.status === "completed");
+    const answer = JSON.parse(await (await openai.files.content(batch.output_file_id)).text());
+    expect(answer.response.body.choices[0].message.content, "`content` is empty");
+    for await (const listed of openai.files.list({ limit: 1 })) {
+      expect(listed.id === batch.output_file_id, `the latest file is ${listed.id}`);
+      break;
+    }
+    for (const id of [file.id, batch.output_file_id]) {
+      expect((await openai.files.delete(id)).deleted, "it was not deleted");
+    }
+    const second = await openai.files.create({ file: await toFile(Buffer.from(content), "in.jsonl"), purpose: "batch" });
+    const other = await openai.batches.create({
+      input_file_id: second.id,
+      endpoint: "/v1/chat/completions",
+      completion_window: "24h",
+    });
+    try {
+      await openai.batches.cancel(other.id);
+    } catch (error) {
+      // It may have been quicker.
+      expect(error.status === 400, `a batch cannot be cancelled: ${error.message}`);
+    }
+    await openai.files.delete(second.id);
+  },
+  "runs a batch of messages": async () => {
+    const params = { model, messages: question, max_tokens: 8 };
+    let batch = await anthropic.messages.batches.create({ requests: [{ custom_id: "a", params }] });
+    const { id } = batch;
+    batch = await until(() => anthropic.messages.batches.retrieve(id), (found) => found.processing_status === "ended");
+    const found = [];
+    for await (const one of await anthropic.messages.batches.results(id)) found.push(one);
+    expect(found.length === 1 && found[0].result.type === "succeeded", JSON.stringify(found));
+    await anthropic.messages.batches.delete(id);
   },
 };
 

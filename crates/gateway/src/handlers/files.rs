@@ -29,14 +29,9 @@ const FILES: PageLimit = PageLimit {
 /// The store.
 ///
 /// # Errors
-/// 403: the gateway has none.
+/// 404: the gateway has none.
 pub(super) fn enabled(state: &AppState) -> Result<&Arc<Batches>, ApiError> {
-    state.batches.as_ref().ok_or_else(|| {
-        ApiError::forbidden(
-            "files_not_enabled",
-            "This gateway keeps no files and runs no batches. Start it with `--data-dir DIRECTORY`.",
-        )
-    })
+    state.batches.as_ref().ok_or_else(ApiError::no_files)
 }
 
 /// `POST /v1/files`.

@@ -400,7 +400,7 @@ async fn what_is_no_file_or_no_batch_says_why() {
     let without = Gateway::start(&[worker.address], &[]).await;
     for path in ["/v1/files", "/v1/batches", "/v1/messages/batches"] {
         let refused = without.get(path).await;
-        assert_eq!(refused.status, 403);
+        assert_eq!(refused.status, 404);
         assert!(
             refused.json()["error"]["message"]
                 .as_str()
