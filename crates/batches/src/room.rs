@@ -16,8 +16,8 @@ pub struct Share {
     pub lines: usize,
 }
 
-/// While clients wait, batches have this part of their lines: each takes time from the client's answer, and none would
-/// let a batch starve beside one steady client.
+/// While clients wait, batches have this part of their lines: each takes time from the client's answer, and with
+/// none, one steady client would stop all batches.
 const BUSY_PART: usize = 8;
 
 /// The lines that may be open at all servers together.

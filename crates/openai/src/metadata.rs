@@ -12,7 +12,7 @@ const MAX_VALUE_CHARACTERS: usize = 512;
 /// Takes it; empty where it is not there.
 ///
 /// # Errors
-/// 400: too many entries, or one that is no string or too long.
+/// 400: too many entries, or one that is too long or of another type.
 pub(crate) fn take(fields: &mut Fields<'_>) -> Result<Map<String, Value>, ApiError> {
     let metadata = fields.object("metadata")?.unwrap_or_default();
     if metadata.len() > MAX_ENTRIES {

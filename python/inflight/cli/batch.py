@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LOOK_S = 1.0
 #: A server that restarts is back within this.
 PATIENCE_S = 120.0
-#: Between two lines of progress where standard error is no terminal.
+#: Between two lines of progress where standard error is a file or a pipe.
 LINE_S = 10.0
 #: Some lines have no answer; 1 is for what failed as a whole.
 EXIT_LINES = 3
@@ -96,7 +96,7 @@ def run(file: Path, url: str, api_key: str | None, output: Path | None, window: 
         if ended.status == "failed":
             left.forget()
             shown = "; ".join(ended.errors[:SHOWN]) or "the server does not say why"
-            raise UserMistake(f"the server refused `{file}`: {shown}", "mend the file, then run it again")
+            raise UserMistake(f"the server refused `{file}`: {shown}", "fix the file, then run it again")
         for source, target in ((ended.output_file, output), (ended.error_file, failures)):
             if source is not None:
                 lines = batches.download(source, target)

@@ -707,7 +707,7 @@ proptest! {
                 }
             }
         }
-        // Whoever is left brings it to its end.
+        // One that is left brings it to its end.
         now += 100;
         let last = claim_or_ended(&stores[0], now);
         if let Some(claim) = last {

@@ -146,7 +146,7 @@ async fn handle(
     answered.into_response()
 }
 
-/// An answer as it stands in a result, which is one line.
+/// An answer as a part of a result, which is one line.
 fn json(body: &[u8]) -> Option<Box<RawValue>> {
     let text = std::str::from_utf8(body).ok()?;
     // Newlines are between values alone.
