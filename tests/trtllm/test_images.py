@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from inflight.executors import images as decoding
 from inflight.executors.base import FinishReason, NamedTensor, OutputConfig, StatusCode
 from inflight.executors.tensorrt_llm import images, pytorch, pytorch_config, pytorch_start
 from inflight.executors.tensorrt_llm.convert import Refused
@@ -42,7 +43,7 @@ def seeing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         made.shutdown()
 
 
-@pytest.mark.parametrize("kind", images.FORMATS)
+@pytest.mark.parametrize("kind", decoding.FORMATS)
 def test_every_format_is_decoded_to_rgb(kind: str) -> None:
     (image,) = images.decode(files(picture(kind, (5, 4))))
     assert (image.mode, image.size) == ("RGB", (5, 4))
@@ -171,14 +172,14 @@ def test_an_image_that_cannot_be_decoded_is_the_error_of_its_request(seeing: Any
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[threading.Semaphore, threading.Event]]:
     """Images are decoded only once the event is set; the semaphore counts those that have begun."""
-    begun, released, open_image = threading.Semaphore(0), threading.Event(), images._open
+    begun, released, open_image = threading.Semaphore(0), threading.Event(), decoding._open
 
     def wait(what: str, file: bytes) -> Image.Image:
         begun.release()
         assert released.wait(20)
         return open_image(what, file)
 
-    monkeypatch.setattr(images, "_open", wait)
+    monkeypatch.setattr(decoding, "_open", wait)
     yield begun, released
     released.set()
 

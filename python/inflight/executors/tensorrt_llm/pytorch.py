@@ -48,7 +48,7 @@ _MAX_STATS = 1000
 _EVENTS_PAUSE_S = 0.05
 _SLICE_S = 0.25
 #: Requests whose images are decoded at once, next to the loop and the thread that brings requests. Images of
-#: a request have `images.MAX_PIXELS` at most.
+#: a request have `inflight.executors.images.MAX_PIXELS` at most.
 _DECODERS = 2
 #: Requests with images that wait for that, besides.
 _MAX_UNDECODED = 64
