@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -20,16 +20,20 @@ from inflight.executors.reference.core.blocks import BlockPool
 from inflight.executors.reference.core.branches import Proposer
 from inflight.executors.reference.core.drafts import LookupConfig
 from inflight.executors.reference.core.engine import Engine
+from inflight.executors.reference.core.images import ImagePrompt
 from inflight.executors.reference.core.iteration import Iteration
 from inflight.executors.reference.core.options import cache_window, limit_windows, parse_options
+from inflight.executors.reference.core.refusal import Refused
 from inflight.executors.reference.core.reuse import ReuseIndex
 from inflight.executors.reference.core.rows import Row
 from inflight.executors.reference.core.runner import Runner
 from inflight.executors.reference.core.scheduler import CapacitySchedulerPolicy, Limits
 from inflight.executors.reference.model.config import ModelConfig, load_config
+from inflight.executors.reference.model.processor import load_processor
 from inflight.executors.reference.numpy.cache import PagedCache
 from inflight.executors.reference.numpy.model import NumpyModel, load_model
 from inflight.executors.reference.numpy.runner import NumpyRunner
+from inflight.executors.reference.numpy.sight import NumpySight
 
 FIXTURES = Path(__file__).parent / "fixtures"
 VOCAB_SIZE = 64
@@ -70,6 +74,7 @@ def engine(
     adapters: Adapters | None = None,
     torch: TorchSettings | None = None,
     invariant: bool = False,
+    image_bytes: int = 1 << 20,
 ) -> Engine:
     """An engine over a fixture, small enough to reach its limits. ``attention`` holds the options that limit
     its windows, ``invariant`` is NumPy's option `batch_invariant`.
@@ -85,7 +90,15 @@ def engine(
     runner: Runner
     if torch is not None:
         runner = torch_runner(
-            name, config, torch, limits, num_blocks, tokens_per_block, max_seq_len, num_host_blocks
+            name,
+            config,
+            torch,
+            limits,
+            num_blocks,
+            tokens_per_block,
+            max_seq_len,
+            num_host_blocks,
+            image_bytes,
         )
     else:
         cache = PagedCache(
@@ -98,7 +111,10 @@ def engine(
         loaded = model(name, invariant)
         if attention:
             loaded = load_model(FIXTURES / name, None, config, batch_invariant=invariant)
-        runner = NumpyRunner(loaded, cache, depth)
+        sight = None
+        if loaded.tower is not None and config.vision is not None:
+            sight = NumpySight(loaded.tower, load_processor(FIXTURES / name, config.vision), image_bytes)
+        runner = NumpyRunner(loaded, cache, depth, sight=sight)
     return Engine(
         runner,
         BlockPool(
@@ -158,6 +174,7 @@ def torch_runner(
     size: int,
     max_seq_len: int,
     num_host_blocks: int,
+    image_bytes: int = 1 << 20,
 ) -> Runner:
     """A runner on PyTorch over a fixture."""
     import torch
@@ -166,6 +183,7 @@ def torch_runner(
     from inflight.executors.reference.pytorch import operations
     from inflight.executors.reference.pytorch.model import TorchModel
     from inflight.executors.reference.pytorch.runner import TorchRunner
+    from inflight.executors.reference.pytorch.vision import TorchSight
     from inflight.executors.reference.pytorch.weights import DeviceWeights
 
     kernels = settings.kernels
@@ -174,12 +192,12 @@ def torch_runner(
     torch.set_num_threads(1)  # the models are tiny
     checkpoint = CheckpointWeights.of(config, find_weights(FIXTURES / name))
     weights = DeviceWeights(checkpoint, torch.device(settings.device), getattr(torch, settings.dtype))
-    return TorchRunner(
-        TorchModel(config, weights, max_seq_len, size, kernels or operations),
-        num_blocks,
-        limits,
-        num_host_blocks=num_host_blocks,
-    )
+    model = TorchModel(config, weights, max_seq_len, size, kernels or operations)
+    sight = None
+    if model.tower is not None:
+        processor = load_processor(FIXTURES / name, model.tower.config)
+        sight = TorchSight(model.tower, processor, image_bytes)
+    return TorchRunner(model, num_blocks, limits, num_host_blocks=num_host_blocks, sight=sight)
 
 
 def request(
@@ -261,10 +279,15 @@ def collect(rows: Sequence[Row], into: AllTold | None = None) -> AllTold:
     return told
 
 
-def run(subject: Engine, requests: Sequence[Request], most: int = 1000) -> AllTold:
-    """Runs requests to their end."""
+def run(
+    subject: Engine,
+    requests: Sequence[Request],
+    most: int = 1000,
+    images: Mapping[int, ImagePrompt | Refused] | None = None,
+) -> AllTold:
+    """Runs requests to their end; ``images`` are those of prompts, by client id."""
     first = Iteration()
-    subject.add(requests, first)
+    subject.add(requests, first, images=images or {})
     told = collect(first.rows)
     for _ in range(most):
         if not subject.has_work:

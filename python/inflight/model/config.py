@@ -50,6 +50,7 @@ CONVENTIONS: Mapping[str, Convention] = {
     "Phi3ForCausalLM": Convention("phi3"),
     "PhiForCausalLM": Convention(gated_mlp=False),
     "Qwen2ForCausalLM": Convention("qwen2"),
+    "Qwen2_5_VLForConditionalGeneration": Convention("qwen2_5_vl"),
     "Qwen3ForCausalLM": Convention("qwen3", head_dim=128),
     "Qwen3MoeForCausalLM": Convention("qwen3_moe", head_dim=128),
     "Starcoder2ForCausalLM": Convention(gated_mlp=False),

@@ -6,6 +6,7 @@ knows nothing of what the parts do.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +24,12 @@ if TYPE_CHECKING:
     from .core.guides import Guides
     from .core.options import Options
     from .core.runner import Built
+    from .core.seeing import Seeing
     from .core.statistics import Memory
     from .model.config import ModelConfig
     from .parallel.team import Team
+
+_LOG = logging.getLogger("inflight.reference")
 
 
 def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Executor:
@@ -87,6 +91,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
     engine, built = _load_engine(model_dir, config, values, device, proposer, team, adapters)
     sizes = built.sizes
     guides = _load_guides(model_dir, config.vocab_size)
+    seeing = _load_seeing(model_dir, config, values)
     info = ModelInfo(
         executor="reference",
         vocab_size=config.vocab_size,
@@ -99,13 +104,15 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
         max_num_tokens=sizes.max_num_tokens,
         max_beam_width=values.max_beam_width,
         tokens_per_block=values.tokens_per_block,
-        capabilities=capabilities(guides is not None, adapters is not None, values.enable_kv_cache_reuse),
+        capabilities=capabilities(
+            guides is not None, adapters is not None, values.enable_kv_cache_reuse, seeing is not None
+        ),
         adapters=() if adapters is None else tuple(sorted(adapters.names.items())),
         weights=weights_identity(model_dir, str(values.dtype)),
     )
     memory = _memory([built, *([draft] if draft else [])], device)
     leader = None if team is None else team.leader
-    return ReferenceExecutor(engine, info, memory, guides, leader, adapters)
+    return ReferenceExecutor(engine, info, memory, guides, leader, adapters, seeing)
 
 
 def _load_engine(
@@ -199,6 +206,21 @@ def _load_draft_model(
         )
     engine, built = _load_engine(model_dir, config, draft_options(values, device), device)
     return DraftModel(engine, built.sizes.max_seq_len, values.max_draft_len), built
+
+
+def _load_seeing(model_dir: Path, config: ModelConfig, values: Options) -> Seeing | None:
+    """What prepares images; None: the model does not see, or nothing here decodes files."""
+    if config.vision is None:
+        return None
+    from inflight.executors.images import are_decodable
+
+    from .core.seeing import Seeing
+    from .model.processor import load_processor
+
+    if not are_decodable():
+        _LOG.warning("images are refused, since Pillow is missing: install `inflight-llm[images]`")
+        return None
+    return Seeing(load_processor(model_dir, config.vision).limited(values.max_image_tokens))
 
 
 def _memory(models: Sequence[Built], device: str) -> Memory:

@@ -29,10 +29,12 @@ from .core.cache_changes import ChangeLog
 from .core.engine import Engine
 from .core.extras import read_extras
 from .core.guides import Guides
+from .core.images import ImagePrompt
 from .core.iteration import Iteration
 from .core.masks import Guide
 from .core.refusal import Refused
 from .core.rows import Row, TokenRows, pack
+from .core.seeing import Seeing
 from .core.statistics import Memory, Statistics
 from .parallel.team import Leader, RanksLost
 from .preparation import Preparation, Prepared
@@ -57,7 +59,9 @@ class ReferenceExecutor:
         guides: Guides | None = None,
         leader: Leader | None = None,
         adapters: Adapters | None = None,
+        seeing: Seeing | None = None,
     ) -> None:
+        self._seeing = seeing
         self._leader = leader
         self._guides = guides
         self._adapters = adapters
@@ -69,6 +73,7 @@ class ReferenceExecutor:
         self._incoming: list[Request] = []
         self._guides_of_incoming: dict[int, Guide | Refused] = {}
         self._loaded: dict[int, Loaded] = {}
+        self._images: dict[int, ImagePrompt | Refused] = {}
         self._changes: list[Callable[[], None]] = []
         self._arrivals: dict[int, float] = {}
         self._cancelled: list[int] = []
@@ -182,10 +187,11 @@ class ReferenceExecutor:
         except Refused:
             return False  # the engine refuses it in the same words
         guided = self._guides is not None and extras.guide is not None
-        return guided or (self._adapters is not None and extras.lora is not None)
+        sees = self._seeing is not None and extras.images is not None
+        return guided or sees or (self._adapters is not None and extras.lora is not None)
 
     def _prepare(self, request: Request) -> Prepared:
-        """Compiles what a request is to be held to and loads its adapter."""
+        """Compiles what a request is to be held to, loads its adapter and decodes its images."""
         extras = read_extras(request)
         guide: Guide | Refused | None = None
         if self._guides is not None and extras.guide is not None:
@@ -198,14 +204,21 @@ class ReferenceExecutor:
             # What cannot be loaded now may be in the cache when the engine looks: it is for that to refuse.
             with suppress(Refused):
                 adapter = self._adapters.load(extras.lora)
-        return Prepared(guide, adapter)
+        if self._seeing is None or extras.images is None:
+            return Prepared(guide, adapter)
+        try:
+            request, images = self._seeing.prepare(request, extras, extras.images)
+        except Refused as refusal:
+            return Prepared(guide, adapter, refusal)
+        return Prepared(guide, adapter, images, request)
 
     def _hand_over(self, request: Request, arrived_s: float, prepared: Prepared | None) -> None:
         """Gives the engine a request that was prepared; None: it was cancelled before."""
         with self._work:
             stopping = self._stopping
             if not stopping:
-                self._incoming.append(request)
+                own = None if prepared is None else prepared.request
+                self._incoming.append(own or request)
                 # Waiting here is part of a request's time: its deadline runs.
                 self._arrivals[request.client_id] = arrived_s
                 stays = self._preparation.leave(request)
@@ -215,6 +228,8 @@ class ReferenceExecutor:
                     self._guides_of_incoming[request.client_id] = prepared.guide
                 if prepared is not None and prepared.adapter is not None:
                     self._loaded[request.client_id] = prepared.adapter
+                if prepared is not None and prepared.images is not None:
+                    self._images[request.client_id] = prepared.images
                 self._work.notify()
         if stopping:
             self._refuse([request])
@@ -294,6 +309,7 @@ class ReferenceExecutor:
             incoming, self._incoming = self._incoming, []
             guides, self._guides_of_incoming = self._guides_of_incoming, {}
             loaded, self._loaded = self._loaded, {}
+            images, self._images = self._images, {}
             arrivals, self._arrivals = self._arrivals, {}
             cancelled, self._cancelled = self._cancelled, []
             changes, self._changes = self._changes, []
@@ -302,7 +318,7 @@ class ReferenceExecutor:
             self._make(changes)
         started = time.perf_counter()
         iteration = Iteration(now_s=started, clock=time.perf_counter)
-        self._engine.add(incoming, iteration, guides, arrivals, loaded)
+        self._engine.add(incoming, iteration, guides, arrivals, loaded, images)
         self._engine.cancel(cancelled, iteration)
         if stopping:
             self._engine.cancel_all(iteration)

@@ -1,7 +1,8 @@
-"""Requests that need work before the engine sees them: guides to compile and adapters to load.
+"""Requests that need work before the engine sees them: guides to compile, adapters to load, images to decode.
 
 Owns one thread, the order of what waits for it, and who was cancelled meanwhile. Requests that need nothing
-never come here, so a guide that takes a second delays other guides alone. Knows nothing of engines.
+never come here, so a guide that takes a second delays only others that are prepared. Knows nothing of
+engines.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from inflight.executors.base import Request
 
 from .core.adapters import Loaded
+from .core.images import ImagePrompt
 from .core.masks import Guide
 from .core.refusal import Refused
 
@@ -24,6 +26,9 @@ class Prepared:
 
     guide: Guide | Refused | None
     adapter: Loaded | None
+    #: The images of its prompt, and the request without their files.
+    images: ImagePrompt | Refused | None = None
+    request: Request | None = None
 
 
 class Preparation:

@@ -106,8 +106,8 @@ class Admitted:
     extras: Extras
 
 
-def admit(request: Request, bounds: Bounds) -> Admitted:
-    """Checks one request. Errors: `Refused`.
+def admit(request: Request, bounds: Bounds, of_images: int = 0) -> Admitted:
+    """Checks one request, of whose prompt so many tokens are ``of_images``. Errors: `Refused`.
 
     ``max_tokens`` beyond the sequence length is clipped, as TensorRT-LLM does; a prompt that leaves no
     room for a token is refused. 0 is allowed: the prompt is processed, for its log probabilities.
@@ -116,9 +116,10 @@ def admit(request: Request, bounds: Bounds) -> Admitted:
     if prompt == 0:
         raise invalid("the prompt is empty; send at least one token")
     if prompt >= bounds.max_seq_len:
+        share = f", {of_images} of them of its images," if of_images else ""
         raise invalid(
-            f"the prompt has {prompt} tokens and a sequence holds {bounds.max_seq_len}, output included; "
-            "shorten the prompt"
+            f"the prompt has {prompt} tokens{share} and a sequence holds {bounds.max_seq_len}, output "
+            "included; shorten the prompt"
         )
     extras = _tell_apart(read_extras(request), prompt, bounds)
     virtual = 0 if extras.prompt_tuning is None else len(extras.prompt_tuning.table)

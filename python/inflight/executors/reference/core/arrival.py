@@ -16,6 +16,7 @@ from . import resume, reuse
 from .admission import Admitted
 from .beams import BeamSearch
 from .drafts import Drafts, LookupConfig
+from .images import ImagePrompt
 from .masks import Guide
 from .metrics import SequenceMetrics
 from .pooling import Pool
@@ -35,6 +36,7 @@ def arrive(
     lookup: LookupConfig | None,
     *,
     guesses: bool,
+    images: ImagePrompt | None = None,
 ) -> RequestState:
     """A request with its sequences, each with the next of ``keys``; with ``guesses`` somebody guesses tokens
     for all requests, by ``lookup`` or otherwise. Errors: `Refused` where tokens and guide do not fit."""
@@ -47,6 +49,7 @@ def arrive(
         cache_root=reuse.root(admitted.extras.cache_salt),
         arrived_s=arrived_s,
         teller=running[0][0],
+        images=images,
     )
     if output.num_prompt_log_probs is not None:
         state.prompt_record = PromptRecord.empty(len(prompt), output.num_prompt_log_probs)
@@ -56,8 +59,8 @@ def arrive(
         state.context_logits = np.zeros((len(prompt), vocab_size), dtype=np.float32)
     wants_record = output.return_log_probs or output.num_top_log_probs > 0 or output.return_generation_logits
     external, beams = admitted.extras.drafts, admitted.parameters.beams
-    # Virtual tokens cannot be guessed, and a draft model has no embeddings for them.
-    guesses = guesses and not state.is_tuned
+    # Virtual tokens cannot be guessed, and a draft model has no embeddings for them, nor for images.
+    guesses = guesses and not state.is_embedded
     for sampler, (index, tokens) in zip(samplers, running, strict=True):
         sequence = SequenceState(
             next(keys),

@@ -59,7 +59,7 @@ class Branches:
                 self._advance_beams(sequence, sequence.beams, np.concatenate(parts), iteration)
             elif sequence.drafts is not None:
                 self._check_drafts(sequence, sequence.drafts, parts[0], iteration)
-                if not sequence.ended and sequence.drafts.is_out and not sequence.owner.is_tuned:
+                if not sequence.ended and sequence.drafts.is_out and not sequence.owner.is_embedded:
                     drafting.append(sequence)
         if drafting:
             self._draft(drafting, iteration)

@@ -18,6 +18,7 @@ from .admission import Bounds
 from .blocks import BlockPool
 from .branches import Branches, Proposer
 from .drafts import LookupConfig
+from .images import ImagePrompt
 from .intake import Intake
 from .iteration import Iteration
 from .lanes import LaneRows
@@ -33,6 +34,7 @@ from .sequence import SequenceState
 _NO_GUIDES: Mapping[int, Guide | Refused] = {}
 _NO_ARRIVALS: Mapping[int, float] = {}
 _NONE_LOADED: Mapping[int, Loaded] = {}
+_NO_IMAGES: Mapping[int, ImagePrompt | Refused] = {}
 
 
 class Engine:
@@ -87,14 +89,15 @@ class Engine:
         guides: Mapping[int, Guide | Refused] = _NO_GUIDES,
         arrivals: Mapping[int, float] = _NO_ARRIVALS,
         loaded: Mapping[int, Loaded] = _NONE_LOADED,
+        images: Mapping[int, ImagePrompt | Refused] = _NO_IMAGES,
     ) -> None:
         """Queues requests; what cannot be served becomes an errored, final row of ``iteration``. ``guides``
         are those of the requests that ask for one, ``arrivals`` the times since when the requests wait,
-        ``loaded`` the adapters that were not in the cache, all by client id."""
+        ``loaded`` the adapters that were not in the cache, ``images`` those of prompts, all by client id."""
         for request in requests:
             arrived_s = arrivals.get(request.client_id, iteration.now_s)
             try:
-                self._add(request, guides, arrived_s, loaded)
+                self._add(request, guides, arrived_s, loaded, images)
             except Refused as refusal:
                 error = refusal.code, refusal.text
                 iteration.output.append(Row(request.client_id, final=True, error=error))
@@ -136,12 +139,14 @@ class Engine:
         guides: Mapping[int, Guide | Refused],
         arrived_s: float,
         loaded: Mapping[int, Loaded],
+        images: Mapping[int, ImagePrompt | Refused],
     ) -> None:
         client_id = request.client_id
         if client_id in self._requests:
             raise Refused(StatusCode.INVALID_ARGUMENT, f"client id `{client_id}` is in use; choose another")
         guide, adapter = guides.get(client_id), loaded.get(client_id)
-        self._requests.add(self._intake.receive(request, guide, arrived_s, adapter, self.num_waiting))
+        waiting, own = self.num_waiting, images.get(client_id)
+        self._requests.add(self._intake.receive(request, guide, arrived_s, adapter, waiting, own))
 
     def _choose_late(self) -> None:
         """Chooses the tokens of the latest work, if that is still to be done."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from inflight.executors.base import NamedTensor, Request, StatusCode
+from inflight.executors.images import IMAGES
 from inflight.executors.reference.model.array_types import Float32
 
 from .adapters import LoraRequest
@@ -76,6 +77,8 @@ class Extras:
     log_prob_ids: tuple[int, ...] = ()
     #: How long a sequence may think; None: as long as it likes.
     thinking: Thinking | None = None
+    #: The files of its images, until they are prepared.
+    images: NamedTensor | None = None
 
 
 def read_extras(request: Request) -> Extras:
@@ -112,6 +115,11 @@ def _pooling(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
     if name not in POOLINGS:
         raise invalid(f"{POOLING} is `{name}`; use one of {', '.join(POOLINGS)}")
     return replace(extras, pooling=Pooling(name))
+
+
+def _images(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
+    value = tensors[IMAGES]
+    return replace(extras, images=value if value.data else None)
 
 
 def _log_prob_ids(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
@@ -296,6 +304,7 @@ _READERS: Sequence[tuple[Sequence[str], _Reader]] = (
     ((CACHE_SALT,), _cache_salt),
     ((POOLING,), _pooling),
     ((LOG_PROB_IDS,), _log_prob_ids),
+    ((IMAGES,), _images),
     ((THINKING_BUDGET, THINKING_START_IDS, THINKING_END_IDS), _thinking),
     (("guided_decoding_guide_type", "guided_decoding_guide"), _guide),
     (("lora_task_id", "lora_weights", "lora_config"), _lora),

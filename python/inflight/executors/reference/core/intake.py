@@ -6,6 +6,7 @@ Owns why a request is refused when it comes and the keys of sequences. Knows not
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from inflight.executors.base import Request, StatusCode
 from inflight.executors.reference.model.lora import Adapter
@@ -16,8 +17,10 @@ from .admission import Bounds, admit
 from .arrival import arrive
 from .drafts import LookupConfig
 from .guides import unavailable
+from .images import ImagePrompt
 from .masks import Guide
 from .refusal import Refused
+from .seeing import not_taken
 from .sequence import RequestState
 from .thinking import ThinkingBudget
 
@@ -44,9 +47,18 @@ class Intake:
         arrived_s: float,
         loaded: Loaded | None,
         num_waiting: int,
+        images: ImagePrompt | Refused | None = None,
     ) -> RequestState:
-        """The state of a request that is served, while ``num_waiting`` sequences wait. Errors: `Refused`."""
-        admitted = admit(request, self._bounds)
+        """The state of a request that is served, while ``num_waiting`` sequences wait; ``images`` are those
+        that were taken out of it. Errors: `Refused`."""
+        if isinstance(images, Refused):
+            raise images
+        admitted = admit(request, self._bounds, 0 if images is None else images.tokens)
+        if admitted.extras.images is not None:
+            raise not_taken()
+        if images is not None:
+            extras = admitted.extras
+            admitted = replace(admitted, extras=replace(extras, retention=images.moved(extras.retention)))
         if isinstance(guide, Refused):
             raise guide
         if guide is None and admitted.extras.guide is not None:
@@ -68,6 +80,7 @@ class Intake:
             self._keys,
             self._lookup,
             guesses=self._guesses,
+            images=images,
         )
         if admitted.extras.lora is not None:
             state.adapter = self._acquire(admitted.extras.lora, loaded)

@@ -180,6 +180,19 @@ class Options:
     lora_cache_gpu_memory_fraction: float = option(
         "fraction", "Share of the GPU memory left by model and KV cache for LoRA adapters", default=0.05
     )
+    max_image_tokens: int | None = option(
+        "int",
+        "Tokens that an image becomes at most; larger ones are made smaller. By default the checkpoint's"
+        " bound, often 16,384, which takes seconds even on a GPU while all streams wait",
+        minimum=1,
+    )
+    image_cache_memory_bytes: int = option(
+        "int",
+        "Memory for the embeddings of images, which a conversation sends again with every turn; the least"
+        " recently used go first",
+        default=256 << 20,
+        minimum=0,
+    )
     event_buffer_max_size: int = option(
         "int", "Stored and removed blocks that are kept until they are asked for", default=0, minimum=0
     )

@@ -228,7 +228,10 @@ class Planner:
             sequence.context_done = sequence.match.tokens(self.pool.tokens_per_block)
             if not sequence.paused:
                 # What else was found had been generated elsewhere.
-                sequence.cached_tokens = min(sequence.context_done, len(sequence.prompt))
+                found = min(sequence.context_done, len(sequence.prompt))
+                images = sequence.owner.images
+                # In the client's count, whose prompt has one token for each image.
+                sequence.cached_tokens = found if images is None else images.sent(found)
             sequence.paused = False
             self.active[sequence.key] = self._others[sequence.key] = sequence
 

@@ -29,6 +29,9 @@ DEFAULT_PRIORITY = 35
 #: The bits of a token's id; above them is its extra id.
 _TOKEN = 0xFFFFFFFF
 
+#: Of an extra id: a client's 64 bits, or an image's name.
+_EXTRA_BYTES = 16
+
 #: Blocks that are compared for a beginning in common. A long system prompt with thousands of different
 #: continuations must not cost thousands of comparisons.
 _MAX_CANDIDATES = 32
@@ -41,7 +44,7 @@ def root(salt: bytes = b"") -> bytes:
 
 def with_extra_ids(tokens: Sequence[int], extra_ids: Sequence[int]) -> Sequence[int]:
     """Tokens as blocks know them: with the extra ids of the first of them above their 32 bits, so that
-    virtual tokens of different prompt tables differ."""
+    virtual tokens of different prompt tables differ, and those of different images."""
     if not extra_ids:
         return tokens
     marked = [token | extra << 32 for token, extra in zip(tokens, extra_ids, strict=False)]
@@ -52,14 +55,14 @@ def chain(parent: bytes, tokens: Sequence[int], tokens_per_block: int) -> list[b
     """The hashes of the full blocks of ``tokens``, which begin at a block's beginning."""
     extra = b""
     if tokens and max(tokens) >> 32:
-        extra = np.array([token >> 32 for token in tokens], dtype="<u8").tobytes()
+        extra = b"".join((token >> 32).to_bytes(_EXTRA_BYTES, "little") for token in tokens)
         tokens = [token & _TOKEN for token in tokens]
     packed = np.asarray(tokens, dtype="<i4").tobytes()
     size = 4 * tokens_per_block
     hashes = []
     for start in range(0, len(packed) - size + 1, size):
         # Without extra ids a block's hash is that of its tokens, whatever the rest of the prompt has.
-        marks = extra[2 * start : 2 * (start + size)]
+        marks = extra[start // 4 * _EXTRA_BYTES : (start + size) // 4 * _EXTRA_BYTES]
         parent = _digest(parent, packed[start : start + size] + (marks if any(marks) else b""))
         hashes.append(parent)
     return hashes

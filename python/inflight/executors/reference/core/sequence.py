@@ -17,6 +17,7 @@ from .beams import BeamSearch
 from .blocks import BlockTable
 from .cache_changes import Origin
 from .drafts import Drafts
+from .images import ImagePrompt
 from .log_probs import chosen_and_named
 from .metrics import SequenceMetrics
 from .pooling import Pool
@@ -47,11 +48,13 @@ class RequestState:
     pool: Pool | None = None
     #: By the clock of `iteration.Iteration`.
     arrived_s: float = 0.0
+    #: Of a prompt that has some.
+    images: ImagePrompt | None = None
 
     @property
-    def is_tuned(self) -> bool:
-        """Whether its prompt may have virtual tokens."""
-        return self.admitted.extras.prompt_tuning is not None
+    def is_embedded(self) -> bool:
+        """Whether its prompt may have tokens that are not text: virtual ones, or those of images."""
+        return self.images is not None or self.admitted.extras.prompt_tuning is not None
 
     @property
     def origin(self) -> Origin:
@@ -61,6 +64,8 @@ class RequestState:
 
     def cache_tokens(self, tokens: Sequence[int]) -> Sequence[int]:
         """The first tokens of one of its sequences as cached blocks know them."""
+        if self.images is not None:
+            return self.images.marked(tokens)
         tuning = self.admitted.extras.prompt_tuning
         return tokens if tuning is None else with_extra_ids(tokens, tuning.extra_ids)
 

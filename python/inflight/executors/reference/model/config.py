@@ -21,6 +21,7 @@ from inflight.model.values import bad_value, flag, integer, missing_key, number
 
 from .families import FAMILIES
 from .families.family import Activation, Family, Names, Norm, Positions, Variant
+from .vision import VisionConfig
 
 #: Rotary scaling by name; the others (dynamic, yarn, longrope, ...) are refused.
 SUPPORTED_ROPE_TYPES = ("default", "linear", "llama3")
@@ -37,7 +38,7 @@ _MOST_LAYERS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Rotary position embedding; the last four fields have meaning for scaled types only."""
+    """Rotary position embedding; the four fields before the last have meaning for scaled types only."""
 
     theta: float
     rope_type: str = "default"
@@ -45,6 +46,9 @@ class RopeConfig:
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position_embeddings: int = 0
+    #: How many of a head's pairs turn by a token's position in time, by its row and by its column; None: all
+    #: by its one position.
+    sections: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,8 @@ class ModelConfig:
     sink_tokens: int = 0
     #: How matrices of the checkpoint may be quantized.
     quantization: Quantization | None = None
+    #: The tower of a model that sees.
+    vision: VisionConfig | None = None
 
 
 SUPPORTED_ARCHITECTURES = tuple(FAMILIES)
@@ -131,7 +137,7 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
         norm_epsilon=number(values, family.epsilon_key, family.epsilon),
         norm_offset=family.norm_offset,
         positions=positions,
-        rope=_rope(values, max_positions) if positions == "rotary" else None,
+        rope=_rope(values, max_positions, facts.head_dim, family) if positions == "rotary" else None,
         alibi_slopes=_alibi_slopes(facts.num_heads) if positions == "alibi" else None,
         activation=activation,
         gated_mlp=facts.gated_mlp,
@@ -148,6 +154,7 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
         windows=family.windows(values, facts.num_layers),
         names=family.names,
         quantization=facts.quantization,
+        vision=None if family.vision is None else family.vision(facts, config),
     )
 
 
@@ -202,7 +209,7 @@ def _require_supported(facts: ModelFacts, values: Mapping[str, Any], family: Fam
     return family.activations[activation]
 
 
-def _rope(values: Mapping[str, Any], max_positions: int) -> RopeConfig:
+def _rope(values: Mapping[str, Any], max_positions: int, head_dim: int, family: Family) -> RopeConfig:
     """transformers 5 keeps all in ``rope_parameters``; 4 has ``rope_theta`` next to ``rope_scaling``."""
     for key in ("rope_parameters", "rope_scaling"):
         if not isinstance(values.get(key), (dict, type(None))):
@@ -220,6 +227,11 @@ def _rope(values: Mapping[str, Any], max_positions: int) -> RopeConfig:
             "use a checkpoint without it: the reference executor rotates whole heads",
         )
     rope_type = str(parameters.get("rope_type", parameters.get("type", "default")))
+    sections = None
+    if family.vision is not None:
+        # transformers 4 and published checkpoints name the type after the sections.
+        rope_type = "default" if rope_type == "mrope" else rope_type
+        sections = _sections(parameters.get("mrope_section"), head_dim)
     if rope_type not in SUPPORTED_ROPE_TYPES:
         raise UnsupportedModelError(
             f"rotary scaling `{rope_type}` is not supported by the reference executor",
@@ -227,7 +239,12 @@ def _rope(values: Mapping[str, Any], max_positions: int) -> RopeConfig:
         )
     theta = number(parameters, "rope_theta", number(values, "rope_theta", _DEFAULT_ROPE_THETA))
     if rope_type == "default":
-        return RopeConfig(theta=theta)
+        return RopeConfig(theta=theta, sections=sections)
+    if sections is not None:
+        raise UnsupportedModelError(
+            f"rotary scaling `{rope_type}` with `mrope_section` is not supported by the reference executor",
+            "use a checkpoint with `default`",
+        )
     factor = number(parameters, "factor")
     if rope_type == "linear":
         return RopeConfig(theta=theta, rope_type=rope_type, factor=factor)
@@ -245,3 +262,17 @@ def _rope(values: Mapping[str, Any], max_positions: int) -> RopeConfig:
             parameters, "original_max_position_embeddings", max_positions
         ),
     )
+
+
+def _sections(listed: Any, head_dim: int) -> tuple[int, int, int]:
+    """`mrope_section`: the pairs of a head by what turns them."""
+    pairs = head_dim // 2
+    if (
+        not isinstance(listed, list)
+        or len(listed) != 3
+        or not all(isinstance(one, int) and one >= 0 for one in listed)
+        or sum(listed) != pairs
+    ):
+        raise bad_value("mrope_section", listed, f"three numbers whose sum is {pairs}, half of a head")
+    time, row, column = listed
+    return time, row, column

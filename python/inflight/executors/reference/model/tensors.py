@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from .config import ModelConfig
+from .vision import vision_tensors
 
 Shape = tuple[int, ...]
 
@@ -23,6 +24,8 @@ def required_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         yield f"{names.head}.weight", (config.vocab_size, hidden)
     for layer in range(config.num_layers):
         yield from _layer(config, names.layer.format(layer))
+    if config.vision is not None:
+        yield from vision_tensors(config.vision)
 
 
 def _layer(config: ModelConfig, prefix: str) -> Iterator[tuple[str, Shape]]:

@@ -59,6 +59,7 @@ class CheckpointWeights:
             parts,
             config.quantization,
             (f"{names.embedding}.weight",),
+            names.spellings,
         )
 
     def __init__(
@@ -69,16 +70,22 @@ class CheckpointWeights:
         parts: Mapping[str, Part] | None = None,
         scheme: Quantization | None = None,
         plain: Collection[str] = (),
+        spellings: Iterable[tuple[str, str]] = (),
     ) -> None:
         """Of the tensors in ``parts``, by name, only these are read. Matrices may be quantized as ``scheme``
         says, but those in ``plain``; which of them are is seen by their tensors.
 
         Raises `CheckpointError` for a tensor that is missing or has another shape, and
-        `UnsupportedModelError` for one of another type than a float. Names may lack ``optional_prefix``.
+        `UnsupportedModelError` for one of another type than a float. Names may lack ``optional_prefix``,
+        or begin otherwise, as ``spellings`` say.
         """
         found = {tensor.name: (shard.path, tensor) for shard in shards for tensor in shard.tensors}
         if optional_prefix and not any(name.startswith(optional_prefix) for name in found):
             found |= {optional_prefix + name: place for name, place in found.items()}
+        for own, other in spellings:
+            found |= {
+                own + name[len(other) :]: place for name, place in found.items() if name.startswith(other)
+            }
         self._parts = parts or {}
         self._where: dict[str, tuple[Path, Tensor]] = {}
         self._compressed: dict[str, Compressed] = {}

@@ -32,6 +32,10 @@ class Span:
     blocks: Sequence[int]
     adapter: Adapter | None = None
     prompt_tuning: PromptTuning | None = None
+    #: The embeddings of its tokens that are of images, by rows of its own; and what turns its tokens
+    #: ``[3, tokens]`` where that is not their positions alone.
+    pictured: Embedded | None = None
+    turned: Int | None = None
 
 
 @dataclass(slots=True)
@@ -89,8 +93,10 @@ class Batch:
     context: tuple[ContextSpan, ...]
     #: Which rows are computed with which LoRA adapter.
     adapted: tuple[tuple[Int, Adapter], ...] = ()
-    #: Which rows are virtual tokens.
+    #: Which rows are virtual tokens, or tokens of images.
     embedded: Embedded | None = None
+    #: What turns each row by time, row and column ``[3, T]``; None: its position.
+    turned: Int | None = None
 
 
 def build_batch(
@@ -128,6 +134,8 @@ def build_batch(
         ids = np.array(span.tokens, dtype=np.int64)
         if span.prompt_tuning is not None:
             embedded.append(take_virtual(ids, start, span.prompt_tuning, vocab_size))
+        if span.pictured is not None:
+            embedded.append(Embedded(start + span.pictured.rows, span.pictured.values))
         id_parts.append(ids)
         position_parts.append(own)
         slot_parts.append(table[own // tokens_per_block] * tokens_per_block + own % tokens_per_block)
@@ -153,7 +161,21 @@ def build_batch(
         tuple(chunks),
         _adapted([*generation, *context]),
         join(embedded),
+        _turned([*generation, *context]),
     )
+
+
+def _turned(spans: Sequence[Span]) -> Int | None:
+    """`Batch.turned` of all rows, if some are not turned by their positions."""
+    if all(span.turned is None for span in spans):
+        return None
+    parts = [
+        np.tile(np.arange(span.first_position, span.first_position + len(span.tokens)), (3, 1))
+        if span.turned is None
+        else span.turned
+        for span in spans
+    ]
+    return np.concatenate(parts, axis=1)
 
 
 def _adapted(spans: Sequence[Span]) -> tuple[tuple[Int, Adapter], ...]:

@@ -11,6 +11,7 @@ from inflight.executors.reference.core.options import Options, plan_sizes
 from inflight.executors.reference.core.runner import Built
 from inflight.executors.reference.errors import OptionError
 from inflight.executors.reference.model.config import ModelConfig
+from inflight.executors.reference.model.processor import load_processor
 from inflight.executors.reference.model.split import local_config
 from inflight.executors.reference.parallel.team import Team
 
@@ -18,6 +19,7 @@ from .cache import PagedCache
 from .communicator import mpi_communicator
 from .model import load_model
 from .runner import NumpyRunner
+from .sight import NumpySight
 from .steps import NumpySteps
 
 
@@ -57,4 +59,9 @@ def build(
         if team.follower is not None:
             team.follower.follow(NumpySteps(model, cache))
         leader = team.leader
-    return Built(NumpyRunner(model, cache, leader=leader), sizes, model.memory_bytes + sizes.cache_bytes)
+    sight = None
+    if model.tower is not None and config.vision is not None:
+        processor = load_processor(model_dir, config.vision)
+        sight = NumpySight(model.tower, processor, options.image_cache_memory_bytes)
+    runner = NumpyRunner(model, cache, leader=leader, sight=sight)
+    return Built(runner, sizes, model.memory_bytes + sizes.cache_bytes)

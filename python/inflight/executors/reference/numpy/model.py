@@ -24,6 +24,7 @@ from inflight.executors.reference.model.weights import CheckpointWeights, find_w
 from . import arrays, invariant
 from .batch import Batch
 from .cache import PagedCache
+from .vision import NumpyTower
 
 
 class NumpyModel:
@@ -43,6 +44,8 @@ class NumpyModel:
         self._linear = invariant.linear if batch_invariant else arrays.linear
         self._ranks: Communicator[Float32] = communicator or Alone()
         loader = Loader(config, weights, arrays, self._ranks)
+        #: Of a model that sees.
+        self.tower = None if config.vision is None else NumpyTower(config.vision, weights)
         self._ends = loader.ends()
         self._layers = tuple(loader.layer(index) for index in range(config.num_layers))
         frequencies = inverse_frequencies(config.rope, config.head_dim)
@@ -55,6 +58,7 @@ class NumpyModel:
     def memory_bytes(self) -> int:
         """What the weights take."""
         tables = self._cosines.nbytes + self._sines.nbytes
+        tables += 0 if self.tower is None else self.tower.memory_bytes
         return tables + sum(int(array.nbytes) for array in held(self._ends, *self._layers).values())
 
     def forward(self, batch: Batch, cache: PagedCache, output_rows: Int) -> Float32:
@@ -63,7 +67,7 @@ class NumpyModel:
         epsilon = config.norm_epsilon
         query_heads = config.num_heads
         rotating_heads = query_heads + config.num_kv_heads
-        cosines, sines = self._cosines[batch.positions], self._sines[batch.positions]
+        cosines, sines = self._turns(batch)
         rows = len(batch.token_ids)
         attend: Callable[..., Float32] = partial(self._attend, batch)
         if self.is_batch_invariant:
@@ -93,6 +97,17 @@ class NumpyModel:
             normed = self._norm(x, layer.post_norm, layer.post_norm_bias)
             x += self._ranks.all_reduce(self._mlp(normed, layer, batch, index))
         return self._norm(x[output_rows], self._ends.norm, self._ends.norm_bias)
+
+    def _turns(self, batch: Batch) -> tuple[Float32, Float32]:
+        """Cosines and sines of each row ``[T, head_dim / 2]``: of some pairs by its time, of some by its
+        row, of some by its column, where an image has them."""
+        sections = None if self.config.rope is None else self.config.rope.sections
+        if batch.turned is None or sections is None:
+            return self._cosines[batch.positions], self._sines[batch.positions]
+        by = np.repeat(np.arange(3), sections)
+        pairs = np.arange(len(by))
+        places = batch.turned[by].T
+        return self._cosines[places, pairs], self._sines[places, pairs]
 
     def logits(self, hidden: Float32) -> Float32:
         """Logits ``[rows, vocab_size]`` of final hidden states."""

@@ -31,6 +31,7 @@ from inflight.executors.reference.parallel.team import Leader
 from .batch import Span, build_batch
 from .cache import PagedCache
 from .model import NumpyModel
+from .sight import NumpySight
 from .steps import LedSteps, NumpySteps
 
 #: Rows of prompt logits held at once, so that a long prompt with a large vocabulary stays in memory.
@@ -52,15 +53,22 @@ class NumpyRunner:
     """Implements `core.runner.Runner`. ``depth`` 2 is for tests: planning as for a device."""
 
     def __init__(
-        self, model: NumpyModel, cache: PagedCache, depth: int = 1, leader: Leader | None = None
+        self,
+        model: NumpyModel,
+        cache: PagedCache,
+        depth: int = 1,
+        leader: Leader | None = None,
+        sight: NumpySight | None = None,
     ) -> None:
-        """With a ``leader``, other ranks hold parts of the model and of the cache."""
+        """With a ``leader``, other ranks hold parts of the model and of the cache; ``sight`` is that of a
+        model that sees."""
         self.depth = depth
         self._steps = NumpySteps(model, cache) if leader is None else LedSteps(model, cache, leader)
         self._size = cache.tokens_per_block
         self._windowed = None not in model.config.windows
         self._sink_tokens = model.config.sink_tokens
         self._vocab_size = model.config.vocab_size
+        self._sight = sight
         self._keeps_places = model.is_batch_invariant
         self._last_tokens: Sequence[int] = ()
 
@@ -98,13 +106,15 @@ class NumpyRunner:
                     position,
                     one.blocks,
                     one.owner.adapter,
+                    turned=self._turned(one, position, position + 1),
                 )
                 for one, (token, source, position, *_) in zip(
                     work.generation, work.inputs.T.tolist(), strict=True
                 )
             ]
-            + [_probe_span(probe) for probe in single],
-            [_chunk_span(chunk) for chunk in work.chunks] + [_probe_span(probe) for probe in longer],
+            + [self._probe_span(probe) for probe in single],
+            [self._chunk_span(chunk) for chunk in work.chunks]
+            + [self._probe_span(probe) for probe in longer],
             self._size,
             windowed=self._windowed,
             sink_tokens=self._sink_tokens,
@@ -183,15 +193,27 @@ class NumpyRunner:
             offset += chunk.reported
         return prompts
 
+    def _chunk_span(self, chunk: Chunk) -> Span:
+        owner = chunk.sequence.owner
+        return Span(
+            chunk.tokens,
+            chunk.first,
+            chunk.sequence.blocks,
+            owner.adapter,
+            owner.admitted.extras.prompt_tuning,
+            None if self._sight is None else self._sight.embedded(chunk),
+            self._turned(chunk.sequence, chunk.first, chunk.stop),
+        )
 
-def _chunk_span(chunk: Chunk) -> Span:
-    owner = chunk.sequence.owner
-    tuning = owner.admitted.extras.prompt_tuning
-    return Span(chunk.tokens, chunk.first, chunk.sequence.blocks, owner.adapter, tuning)
+    def _probe_span(self, probe: Probe) -> Span:
+        first = probe.first
+        turned = self._turned(probe.sequence, first, first + len(probe.tokens))
+        return Span(probe.tokens, first, probe.blocks, probe.sequence.owner.adapter, turned=turned)
 
-
-def _probe_span(probe: Probe) -> Span:
-    return Span(probe.tokens, probe.first, probe.blocks, probe.sequence.owner.adapter)
+    def _turned(self, sequence: SequenceState, first: int, stop: int) -> Int | None:
+        """`Span.turned` of a sequence's tokens."""
+        images = sequence.owner.images
+        return None if self._sight is None or images is None else images.turned(first, stop)
 
 
 def _report(

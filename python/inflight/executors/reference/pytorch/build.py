@@ -20,6 +20,7 @@ from inflight.executors.reference.errors import OptionError
 from inflight.executors.reference.model import split
 from inflight.executors.reference.model.config import ModelConfig
 from inflight.executors.reference.model.layers import Weights
+from inflight.executors.reference.model.processor import Processor, load_processor
 from inflight.executors.reference.model.weights import CheckpointWeights, find_weights
 from inflight.executors.reference.parallel.team import Team
 from inflight.model.memory import FREE_MEMORY_FRACTION
@@ -31,6 +32,7 @@ from .device import choose_dtype, open_device
 from .model import TorchModel
 from .runner import TorchRunner
 from .steps import DeviceSteps
+from .vision import TorchSight
 from .weights import DeviceWeights, RandomWeights, stored_dtype
 
 _log = logging.getLogger(__name__)
@@ -63,7 +65,7 @@ def build(
     try:
         with torch.inference_mode():
             model = _load(model_dir, config, options, place, communicator)
-            sizes = _sizes(options, model, team)
+            sizes = _sizes(model_dir, options, model, team)
             limits = Limits(options.max_batch_size, sizes.max_num_tokens)
             if team is not None and team.follower is not None:
                 steps = DeviceSteps(model, sizes.num_blocks, limits, sizes.num_host_blocks)
@@ -78,6 +80,7 @@ def build(
                 sizes.num_host_blocks,
                 options.lora_cache_gpu_memory_fraction,
                 options.lora_cache_host_memory_bytes,
+                _sight(model_dir, options, model),
             )
     except torch.OutOfMemoryError as error:
         total = torch.cuda.get_device_properties(place).total_memory
@@ -95,6 +98,14 @@ def build(
         options.tokens_per_block,
     )
     return Built(runner, sizes, model.memory_bytes + sizes.cache_bytes)
+
+
+def _sight(model_dir: Path, options: Options, model: TorchModel) -> TorchSight | None:
+    """What a model that sees looks with."""
+    if model.tower is None:
+        return None
+    processor = load_processor(model_dir, model.tower.config)
+    return TorchSight(model.tower, processor, options.image_cache_memory_bytes)
 
 
 def _load(
@@ -137,7 +148,16 @@ def _kernels(device: Any) -> ModuleType:
     return kernels
 
 
-def _sizes(options: Options, model: TorchModel, team: Team | None) -> Sizes:
+def _tower_bytes(processor: Processor, most: int | None, element: int) -> int:
+    """What the tower takes for the largest image: its patches, and some times what a layer makes of them."""
+    vision = processor.vision
+    patches = processor.limited(most).max_pixels // vision.patch_size**2
+    return patches * (
+        4 * vision.patch_width + element * (8 * vision.hidden_size + 3 * vision.intermediate_size)
+    )
+
+
+def _sizes(model_dir: Path, options: Options, model: TorchModel, team: Team | None) -> Sizes:
     """What fits; of several ranks, on the one with the least memory."""
     config, element, cached = model.config, model.dtype.itemsize, model.cache_dtype.itemsize
     if model.device.type != "cuda":
@@ -152,6 +172,11 @@ def _sizes(options: Options, model: TorchModel, team: Team | None) -> Sizes:
     # Twice, because CUDA graphs keep separate memory.
     working = 2 * tokens * widest * element
     working += options.max_batch_size * config.vocab_size * _SAMPLING_BYTES_A_LOGIT
+    if model.tower is not None:
+        working += options.image_cache_memory_bytes
+        working += _tower_bytes(
+            load_processor(model_dir, model.tower.config), options.max_image_tokens, element
+        )
     # The tokens of each sequence slot.
     working += 4 * options.max_batch_size * model.shape.max_seq_len
     return plan_sizes(options, config, cached, max(0, int(free * FREE_MEMORY_FRACTION) - working))

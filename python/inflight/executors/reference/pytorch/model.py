@@ -22,6 +22,7 @@ from . import operations
 from .adapters import AdaptedRows, adapt, adapt_expert
 from .communicator import DeviceCommunicator, OneDevice
 from .operations import Context, Shape, Tensor
+from .vision import TorchTower
 
 #: Blocks copied at once: 32 of Llama-3.1-8B's hold 128 MiB.
 _COPIED_BLOCKS = 32
@@ -41,10 +42,13 @@ class Rows:
     #: Of all sequences in flight: ``[slots, blocks of the longest]``.
     block_tables: Tensor
     context: Context | None = None
-    #: The rows that LoRA adapters change, and those that are virtual tokens, ``int64 [rows]`` with their
-    #: embeddings ``[rows, hidden]``; none of them inside a CUDA graph.
+    #: The rows that LoRA adapters change, and those that are virtual tokens or of images, ``int64 [rows]``
+    #: with their embeddings ``[rows, hidden]``; none of them inside a CUDA graph.
     adapted: tuple[AdaptedRows, ...] = ()
     embedded: tuple[Tensor, Tensor] | None = None
+    #: Of a model that sees, what turns the rows: int32 ``[T]``, or by time, row and column ``[3, T]`` where
+    #: the three may differ.
+    turned: Tensor | None = None
 
 
 class TorchModel:
@@ -87,6 +91,14 @@ class TorchModel:
         frequencies = torch.from_numpy(inverse_frequencies(config.rope, config.head_dim))
         angles = torch.arange(max_seq_len, dtype=torch.float32)[:, None] * frequencies
         self._rope = (angles.cos().to(self.device), angles.sin().to(self.device))
+        #: Of each pair of a head: time, row or column.
+        self._turns_by: Tensor = None
+        #: Of a model that sees.
+        self.tower = None
+        if config.vision is not None and config.rope is not None and config.rope.sections is not None:
+            self.tower = TorchTower(config.vision, weights)
+            sections = torch.tensor(config.rope.sections)
+            self._turns_by = torch.arange(3).repeat_interleave(sections).to(self.device)
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
 
@@ -102,6 +114,7 @@ class TorchModel:
     def memory_bytes(self) -> int:
         """What the weights take."""
         tables = sum(table.nbytes for table in self._rope)
+        tables += 0 if self.tower is None else self.tower.memory_bytes
         return int(tables + sum(tensor.nbytes for tensor in held(self._ends, *self._layers).values()))
 
     def allocate_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
@@ -147,6 +160,7 @@ class TorchModel:
         epsilon = config.norm_epsilon
         generating = rows.generation_slots.shape[0]
         plan = ops.plan_generation(rows.positions[:generating], shape) if generating else None
+        turned, turns = self._turns(rows)
         x = self._embed(rows)
         delta: Tensor | None = None
         for index, layer in enumerate(self._layers):
@@ -158,9 +172,9 @@ class TorchModel:
             adapt(rows.adapted, index, "qkv", normed, qkv)
             queries = ops.rotate_and_store(
                 qkv,
-                rows.positions,
+                turned,
                 rows.cache_slots,
-                self._rope,
+                turns,
                 norms,
                 epsilon,
                 self._keys[index],
@@ -175,6 +189,18 @@ class TorchModel:
             normed = self._norm(x, delta, layer.post_norm, layer.post_norm_bias)
             delta = self.communicator.all_reduce(self._mlp(normed, layer, rows, index))
         return self._norm(x, delta, self._ends.norm, self._ends.norm_bias)
+
+    def _turns(self, rows: Rows) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """Which row of which tables turns each row: of the model's, or of tables of their own where pairs of
+        a head are turned by different positions."""
+        if rows.turned is None:
+            return rows.positions, self._rope
+        if rows.turned.ndim == 1:
+            return rows.turned, self._rope
+        places = rows.turned.long()[self._turns_by].t()
+        pairs = torch.arange(places.shape[1], device=self.device)
+        cosines, sines = (table[places, pairs] for table in self._rope)
+        return torch.arange(len(places), dtype=torch.int32, device=self.device), (cosines, sines)
 
     def _embed(self, rows: Rows) -> Tensor:
         x = functional.embedding(rows.token_ids, self._ends.embedding)

@@ -119,10 +119,11 @@ def add_rms_norm(x: Tensor, delta: Tensor | None, weight: Tensor, epsilon: float
     """Adds ``delta`` to ``x`` in place; the sum with unit root mean square, times ``weight``."""
     if delta is not None:
         x += delta
-    return _rms_norm(x, weight, epsilon)
+    return rms_norm(x, weight, epsilon)
 
 
-def _rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
+    """``x`` with unit root mean square, times ``weight``."""
     wide = x.float()
     normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + epsilon)
     return (normed * weight.float()).to(x.dtype)
@@ -202,14 +203,14 @@ def rotate_and_store(
     queries, new_keys, new_values = heads.split((shape.heads, shape.kv_heads, shape.kv_heads), dim=1)
     if norms is not None:
         queries, new_keys = (
-            _rms_norm(part, norm, epsilon) for part, norm in zip((queries, new_keys), norms, strict=True)
+            rms_norm(part, norm, epsilon) for part, norm in zip((queries, new_keys), norms, strict=True)
         )
     cosines, sines = (table[positions.long()][:, None, :] for table in tables)
     blocks = torch.div(cache_slots, shape.tokens_per_block, rounding_mode="floor").long()
     offsets = (cache_slots % shape.tokens_per_block).long()
-    _store(keys, blocks, offsets, _rotate(new_keys, cosines, sines))
+    _store(keys, blocks, offsets, rotate(new_keys, cosines, sines))
     _store(values, blocks, offsets, new_values)
-    return _rotate(queries, cosines, sines)
+    return rotate(queries, cosines, sines)
 
 
 def _store(cache: Tensor, blocks: Tensor, offsets: Tensor, new: Tensor) -> None:
@@ -223,7 +224,9 @@ def _store(cache: Tensor, blocks: Tensor, offsets: Tensor, new: Tensor) -> None:
         cache.view(torch.uint8)[blocks, :, offsets] = narrow.view(torch.uint8)
 
 
-def _rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+    """Turns ``x [T, heads, head_dim]`` by each row's angles ``[T, 1, head_dim / 2]``; halves are the
+    pairs."""
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat((first * cosines - second * sines, second * cosines + first * sines), dim=-1).to(x.dtype)
 

@@ -27,6 +27,7 @@ from .model import TorchModel
 from .operations import Tensor
 from .packing import Packed
 from .steps import DeviceSteps, LedSteps
+from .vision import TorchSight
 
 #: Rows of prompt logits held at once.
 _PROMPT_LOGIT_ROWS = 256
@@ -72,7 +73,12 @@ class TorchRunner:
         num_host_blocks: int = 0,
         lora_fraction: float = 0.05,
         lora_host_bytes: int = 1 << 30,
+        sight: TorchSight | None = None,
     ) -> None:
+        """``sight`` is that of a model that sees."""
+        self._sight = sight
+        #: By slot: what is added to the positions of a sequence whose prompt has images.
+        self._offsets = np.zeros(limits.max_batch_size, dtype=np.int32)
         self._steps = (
             DeviceSteps(model, num_blocks, limits, num_host_blocks, lora_fraction, lora_host_bytes)
             if leader is None
@@ -135,6 +141,8 @@ class TorchRunner:
         launched.is_special = bool(work.special) or len(choosing) > len(work.generation)
         self._copy(work.copies)
         self._note_tables(work)
+        if self._sight is not None:
+            self._note_offsets(work)
         generation = work.inputs
         if work.chunks or work.probes:
             launched.chooses_by = self._mix(work, generation, launched)
@@ -238,6 +246,18 @@ class TorchRunner:
             # What has left a window is not read, but a kernel may look where it was.
             self._steps.note_tables(np.maximum(np.array([rows, columns, blocks], dtype=np.int32), 0))
 
+    def _note_offsets(self, work: Work) -> None:
+        """Brings what is added to positions up to date, where contexts go through."""
+        places = []
+        for chunk in work.chunks:
+            slot, images = chunk.sequence.slot, chunk.sequence.owner.images
+            offset = 0 if images is None else images.offset
+            if self._offsets[slot] != offset:
+                self._offsets[slot] = offset
+                places.append((slot, offset))
+        if places:
+            self._steps.note_offsets(np.array(places, dtype=np.int32).T)
+
     def _adapters(self, work: Work) -> list[Adapter | None]:
         """The LoRA adapters of generation rows, chunks and probes; empty where there is none."""
         found = [chunk.sequence.owner.adapter for chunk in work.chunks]
@@ -263,7 +283,8 @@ class TorchRunner:
         )
         embedded = packed.take_virtual(work, self._vocab_size)
         tables, adapters = self._probe_tables(work), self._adapters(work)
-        logits = self._steps.mix(packed, tables, keeps_hidden, adapters, embedded)
+        pictured, turned = self._pictured(work, packed), self._turned(work)
+        logits = self._steps.mix(packed, tables, keeps_hidden, adapters, embedded, pictured, turned)
         if keeps_hidden or work.probes:
             chunks = packed.moved_chunks(packed.shape.rounded())
             self._report_prompts(work, [row for row, *_ in chunks[: len(work.chunks)]], launched)
@@ -275,6 +296,37 @@ class TorchRunner:
                     )
                     launched.hidden[place] = self._download(self._steps.hidden(start, stop).float())
         return logits
+
+    def _pictured(self, work: Work, packed: Packed) -> list[tuple[range, Tensor]]:
+        """The packed rows that are tokens of images, and their embeddings."""
+        found: list[tuple[range, Tensor]] = []
+        if self._sight is None:
+            return found
+        for chunk, (row, *_) in zip(work.chunks, packed.chunks, strict=False):
+            images = chunk.sequence.owner.images
+            for piece in () if images is None else images.pieces(chunk.first, chunk.stop):
+                rows = range(row + piece.rows.start, row + piece.rows.stop)
+                found.append((rows, self._sight.embedded(piece)))
+        return found
+
+    def _turned(self, work: Work) -> Any:
+        """What turns the tokens of chunks and probes ``[3, tokens]``; None: their positions alone."""
+        if self._sight is None:
+            return None
+        spans = [(chunk.sequence.owner.images, chunk.first, chunk.stop) for chunk in work.chunks]
+        spans += [
+            (probe.sequence.owner.images, probe.first, probe.first + len(probe.tokens))
+            for probe in work.probes
+        ]
+        if all(images is None for images, *_ in spans):
+            return None
+        return np.concatenate(
+            [
+                np.tile(np.arange(first, stop), (3, 1)) if images is None else images.turned(first, stop)
+                for images, first, stop in spans
+            ],
+            axis=1,
+        )
 
     def _probe_tables(self, work: Work) -> Any:
         """Block tables of probes, which are no sequence's own."""

@@ -64,6 +64,8 @@ class DeviceSteps:
         model.allocate_cache(num_blocks + 1, num_host_blocks)
         width = -(-model.shape.max_seq_len // self._size)
         self._block_tables = self._zeros(limits.max_batch_size + 1, width)
+        #: Of a model that sees, what is added to the position of each slot's generation rows.
+        self._offsets: Tensor = None if model.tower is None else self._zeros(limits.max_batch_size + 1)
         #: The tokens of the latest choosing rows, where the next iteration finds them.
         self.chosen = self._zeros(limits.max_batch_size)
         self._inputs = self._zeros(5 * limits.max_batch_size)
@@ -133,6 +135,11 @@ class DeviceSteps:
         noted = self.upload(places)
         self._block_tables[noted[0].long(), noted[1].long()] = noted[2]
 
+    def note_offsets(self, places: Array) -> None:
+        """Writes what is added to positions, ``int32 [2, entries]``: slots and offsets."""
+        noted = self.upload(places)
+        self._offsets[noted[0].long()] = noted[1]
+
     def generate(self, inputs: Array, adapters: Sequence[Adapter | None] = ()) -> Tensor:
         """Logits of generation rows, by `operations.prepare`'s inputs; the best tokens are in ``chosen``.
         ``adapters`` are those of the rows, if there are any."""
@@ -154,15 +161,19 @@ class DeviceSteps:
         keeps_hidden: bool,
         adapters: Sequence[Adapter | None] = (),
         embedded: Embedded | None = None,
+        pictured: Sequence[tuple[range, Tensor]] = (),
+        turned: Array | None = None,
     ) -> Tensor:
         """Logits of an iteration with prompts; the best tokens of its choosing rows are in ``chosen``.
 
         ``probe_tables`` are block tables that are no sequence's own. With ``keeps_hidden``, `hidden_logits`
         of the packed rows can be asked for. ``adapters`` are those of the generation rows, then of the chunks
-        and probes, if there are any; ``embedded`` are packed rows.
+        and probes, if there are any; ``embedded`` are packed rows, and so are those ``pictured``, with the
+        embeddings of images. ``turned [3, tokens]`` is what turns the prompts' tokens, where that is not
+        their positions.
         """
         keeps_hidden = keeps_hidden or probe_tables is not None
-        by_hand = keeps_hidden or adapters or embedded is not None
+        by_hand = keeps_hidden or adapters or embedded is not None or turned is not None
         bucket = None if by_hand else self._prompt_bucket(packed.shape)
         if bucket is not None:
             buffer = packed.padded(self._prompt_shape(*bucket), self.spare)
@@ -177,13 +188,27 @@ class DeviceSteps:
         places = [(row, 1) for row in range(packed.shape.generation)]
         places += [(chunk[0], chunk[1]) for chunk in chunks]
         spans = [(one, *place) for one, place in zip(adapters, places, strict=False)]
-        virtual = None
-        if embedded is not None:
-            moved = shape.generation - packed.shape.generation
-            virtual = self.upload(embedded.rows + moved), self.upload(embedded.values)
-        hidden, logits = self._prompts(buffer, shape, chunks, tables, self._adapters.rows(spans), virtual)
+        moved = shape.generation - packed.shape.generation
+        virtual = self._embeddings(embedded, pictured, moved)
+        turns = None
+        if turned is not None:
+            padding = ((0, 0), (0, shape.tokens - turned.shape[1]))
+            turns = self.upload(np.pad(turned.astype(np.int32), padding))
+        adapted = self._adapters.rows(spans)
+        hidden, logits = self._prompts(buffer, shape, chunks, tables, adapted, virtual, turns)
         self._hidden = hidden if keeps_hidden else None
         return logits
+
+    def _embeddings(
+        self, embedded: Embedded | None, pictured: Sequence[tuple[range, Tensor]], moved: int
+    ) -> tuple[Tensor, Tensor] | None:
+        """`Rows.embedded` of packed rows, which are ``moved``."""
+        rows = [np.array(own) for own, _ in pictured]
+        values = [value for _, value in pictured]
+        if embedded is not None:
+            rows.append(embedded.rows)
+            values.append(self.upload(embedded.values).to(self._model.dtype))
+        return (self.upload(np.concatenate(rows) + moved), torch.cat(values)) if rows else None
 
     def hidden_logits(self, start: int, stop: int) -> Tensor:
         """Logits of rows of the latest `mix` that kept its hidden states, in its rounded shape."""
@@ -230,8 +255,15 @@ class DeviceSteps:
         """One iteration of ``count`` generation rows, from ``_inputs`` to ``chosen``: what graphs hold."""
         inputs = self._inputs[: 5 * count].view(5, count)
         token_ids, cache_slots = self._operations.prepare(inputs, self.chosen, self._block_tables, self._size)
-        rows = Rows(token_ids, inputs[2], cache_slots, inputs[3], self._block_tables, adapted=adapted)
+        turned = self._turned(inputs)
+        rows = Rows(
+            token_ids, inputs[2], cache_slots, inputs[3], self._block_tables, adapted=adapted, turned=turned
+        )
         return self._choose(self._model.forward(rows))
+
+    def _turned(self, inputs: Tensor) -> Tensor | None:
+        """What turns generation rows; None: their positions."""
+        return None if self._offsets is None else inputs[2] + self._offsets[inputs[3].long()]
 
     def _choose(self, hidden: Tensor) -> Tensor:
         """Logits of choosing rows, and their best tokens to ``chosen``."""
@@ -284,10 +316,15 @@ class DeviceSteps:
         probe_tables: Tensor | None = None,
         adapted: tuple[AdaptedRows, ...] = (),
         embedded: tuple[Tensor, Tensor] | None = None,
+        turns: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Hidden states and the logits of choosing rows, from a packed iteration: what graphs hold."""
         generation, ids, positions, slots, tiles, choosing = buffer.split(shape.sizes)
         inputs = generation.view(5, shape.generation)
+        turned = self._turned(inputs)
+        if turned is not None:
+            # Of prompts without images, their positions.
+            turned = torch.cat((turned, positions)) if turns is None else _joined(turned, turns)
         if shape.generation:
             token_ids, cache_slots = self._operations.prepare(
                 inputs, self.chosen, self._block_tables, self._size
@@ -300,7 +337,7 @@ class DeviceSteps:
         tables = self._block_tables
         if probe_tables is not None:
             tables = torch.cat((tables, probe_tables))
-        rows = Rows(ids, positions, slots, inputs[3], tables, context, adapted, embedded)
+        rows = Rows(ids, positions, slots, inputs[3], tables, context, adapted, embedded, turned)
         hidden = self._model.forward(rows)
         return hidden, self._choose(hidden[choosing[: len(self.chosen)].long()])
 
@@ -349,8 +386,12 @@ class LedSteps(DeviceSteps):
         keeps_hidden: bool,
         adapters: Sequence[Adapter | None] = (),
         embedded: Embedded | None = None,
+        pictured: Sequence[tuple[range, Tensor]] = (),
+        turned: Array | None = None,
     ) -> Tensor:
         _refuse(adapters)
+        if pictured or turned is not None:
+            raise RuntimeError("a vision tower is not split over ranks: such a model is refused")
         self._leader.call("mix", packed, probe_tables, keeps_hidden, (), embedded)
         return super().mix(packed, probe_tables, keeps_hidden, (), embedded)
 
@@ -361,6 +402,11 @@ class LedSteps(DeviceSteps):
     def share(self, count: int) -> None:
         self._leader.call("share", count)
         super().share(count)
+
+
+def _joined(generation: Tensor, prompts: Tensor) -> Tensor:
+    """What turns generation rows ``[R]``, and prompts' tokens ``[3, T]``: together, ``[3, R + T]``."""
+    return torch.cat((generation.expand(3, -1), prompts), dim=1)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import baichuan, gemma, gpt2, llama, mistral, mixtral, phi3, qwen
+from . import baichuan, gemma, gpt2, llama, mistral, mixtral, phi3, qwen, qwen_vl
 from .family import Family
 
 _LISTED = (
@@ -18,6 +18,7 @@ _LISTED = (
     qwen.QWEN2,
     qwen.QWEN3,
     qwen.QWEN3_MOE,
+    qwen_vl.QWEN2_5_VL,
     gpt2.GPT2,
     phi3.PHI3,
     gemma.GEMMA,

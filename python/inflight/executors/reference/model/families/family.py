@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from inflight.executors.reference.model.vision import VisionConfig
 from inflight.model.config import ModelFacts
 
 from .windows import Windows, no_windows
@@ -47,6 +48,8 @@ class Names:
     transposed: bool = False
     #: What some checkpoints leave out at the beginning of every name.
     optional_prefix: str = ""
+    #: Beginnings of names, and how some checkpoints spell them.
+    spellings: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +93,6 @@ class Family:
     required: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     #: Where the family has several: which one a config is, by its facts and its other values.
     variant: Callable[[ModelFacts, Mapping[str, Any]], Variant] | None = None
+    #: Of a model that sees: its tower, by its facts and the whole config. Its rotary embedding has three
+    #: positions.
+    vision: Callable[[ModelFacts, Mapping[str, Any]], VisionConfig] | None = None

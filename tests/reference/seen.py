@@ -1,0 +1,117 @@
+"""The fixture of a model that sees: its images as files, its cases, and requests with them.
+
+What transformers makes of the cases is in `seen.npz` (see `fixtures/ORIGIN.md`).
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from inflight.executors.base import NamedTensor, Request
+from inflight.executors.reference.core.engine import Engine
+from inflight.executors.reference.core.extras import read_extras
+from inflight.executors.reference.core.images import ImagePrompt
+from inflight.executors.reference.core.refusal import Refused
+from inflight.executors.reference.core.seeing import Seeing
+from inflight.executors.reference.model.config import load_config
+from inflight.executors.reference.model.processor import Processor, load_processor
+from inflight.executors.reference.model.vision import VisionConfig
+
+from .support import FIXTURES, AllTold, request, run
+
+NAME = "qwen2_5_vl"
+START, END, IMAGE = 60, 61, 62
+CASES = ("one", "two", "turns", "long", "first")
+IMAGES = 5
+
+
+@lru_cache(maxsize=1)
+def record() -> dict[str, npt.NDArray[Any]]:
+    with np.load(FIXTURES / NAME / "seen.npz") as file:
+        return dict(file)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A prompt with images, and what transformers makes of it."""
+
+    prompt: list[int]
+    #: Which images it has.
+    numbers: list[int]
+    expanded: list[int]
+    positions: npt.NDArray[np.int64]
+    #: Greedily, and the log probabilities of all tokens in the place of each.
+    tokens: list[int]
+    log_probs: npt.NDArray[np.float32]
+
+
+def case(name: str) -> Case:
+    prompt, numbers, expanded, tokens = (
+        record()[f"{name}.{key}"].tolist() for key in ("prompt", "numbers", "expanded", "tokens")
+    )
+    return Case(
+        prompt, numbers, expanded, record()[f"{name}.positions"], tokens, record()[f"{name}.log_probs"]
+    )
+
+
+def vision() -> VisionConfig:
+    found = load_config(FIXTURES / NAME).vision
+    assert found is not None
+    return found
+
+
+def processor() -> Processor:
+    return load_processor(FIXTURES / NAME, vision())
+
+
+def picture_file(number: int, kind: str = "PNG") -> bytes:
+    """An image of the fixture as a file that keeps its pixels."""
+    file = io.BytesIO()
+    Image.fromarray(record()[f"image_{number}"]).save(file, kind, lossless=True)
+    return file.getvalue()
+
+
+def files(*data: bytes) -> NamedTensor:
+    packed = b"".join(struct.pack("<I", len(one)) + one for one in data)
+    return NamedTensor("inflight_images", "BYTES", (len(data),), packed)
+
+
+def asked(client_id: int, prompt: Sequence[int], numbers: Sequence[int], **fields: Any) -> Request:
+    """A request with images of the fixture."""
+    tensors = [files(*map(picture_file, numbers)), *fields.pop("tensors", [])]
+    return request(client_id, prompt, fields.pop("max_tokens", 12), tensors=tensors, **fields)
+
+
+def prepared(
+    requests: Sequence[Request], seeing: Seeing | None = None
+) -> tuple[list[Request], dict[int, ImagePrompt | Refused]]:
+    """What the executor's preparation makes of requests."""
+    seeing = seeing or Seeing(processor())
+    ready: list[Request] = []
+    images: dict[int, ImagePrompt | Refused] = {}
+    for one in requests:
+        extras = read_extras(one)
+        if extras.images is None:
+            ready.append(one)
+            continue
+        try:
+            own, images[one.client_id] = seeing.prepare(one, extras, extras.images)
+        except Refused as refusal:
+            own, images[one.client_id] = one, refusal
+        ready.append(own)
+    return ready, images
+
+
+def see(subject: Engine, requests: Sequence[Request]) -> AllTold:
+    """Runs requests with images to their end."""
+    ready, images = prepared(requests)
+    return run(subject, ready, images=images)
