@@ -6,10 +6,13 @@ What transformers makes of the cases is in `seen.npz` (see `fixtures/ORIGIN.md`)
 from __future__ import annotations
 
 import io
+import json
+import shutil
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -115,3 +118,35 @@ def see(subject: Engine, requests: Sequence[Request]) -> AllTold:
     """Runs requests with images to their end."""
     ready, images = prepared(requests)
     return run(subject, ready, images=images)
+
+
+#: As Qwen2.5-VL's does it.
+TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message.content is string %}{{ message.content }}{% else %}{% for part in message.content %}"
+    "{% if part.type == 'image' or 'image' in part or 'image_url' in part %}"
+    "<|vision_start|><|image_pad|><|vision_end|>"
+    "{% elif 'text' in part %}{{ part.text }}{% endif %}{% endfor %}{% endif %}.{% endfor %}"
+)
+_SPECIAL = ("<unk>", "<s>", "</s>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,?!"
+
+
+def write_served(folder: Path, positions: int = 256) -> Path:
+    """The fixture as a checkpoint that is served, with a tokenizer of single letters, for so many positions."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models
+
+    shutil.copytree(FIXTURES / NAME, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["text_config"]["max_position_embeddings"] = positions
+    (folder / "config.json").write_text(json.dumps(config))
+    names = [*_SPECIAL[:3], *_LETTERS, *_SPECIAL[3:]]
+    assert (len(names), names.index("<|image_pad|>")) == (64, IMAGE)
+    tokenizer = Tokenizer(
+        models.BPE({name: place for place, name in enumerate(names)}, [], unk_token="<unk>")
+    )
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in _SPECIAL])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
+    return folder
