@@ -46,8 +46,8 @@ class Seeing:
 
 def start_seeing(start: Start, model: Path, *arguments: str) -> InflightProcess:
     return start(
-        "worker", str(model), "--served-model-name=seeing", "--grpc-port=0", "--metrics-port=0", "--device=cpu",
-        "--executor-option=backend=numpy", *arguments,
+        "worker", str(model), "--served-model-name=seeing", "--grpc-port=0", "--metrics-port=0",
+        "--device=cpu", "--executor-option=backend=numpy", *arguments,
     )  # fmt: skip
 
 

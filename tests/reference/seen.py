@@ -22,7 +22,7 @@ from PIL import Image
 from inflight.executors.base import NamedTensor, Request
 from inflight.executors.reference.core.engine import Engine
 from inflight.executors.reference.core.extras import read_extras
-from inflight.executors.reference.core.images import ImagePrompt
+from inflight.executors.reference.core.images import ImagePrompt, Picture, read_pictures
 from inflight.executors.reference.core.refusal import Refused
 from inflight.executors.reference.core.seeing import Seeing
 from inflight.executors.reference.model.config import load_config
@@ -88,6 +88,11 @@ def files(*data: bytes) -> NamedTensor:
     return NamedTensor("inflight_images", "BYTES", (len(data),), packed)
 
 
+def read(*numbers: int) -> list[Picture]:
+    """Images of the fixture as the engine gets them."""
+    return read_pictures(files(*map(picture_file, numbers)), processor(), b"")
+
+
 def asked(client_id: int, prompt: Sequence[int], numbers: Sequence[int], **fields: Any) -> Request:
     """A request with images of the fixture."""
     tensors = [files(*map(picture_file, numbers)), *fields.pop("tensors", [])]
@@ -133,7 +138,7 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,?!"
 
 
 def write_served(folder: Path, positions: int = 256) -> Path:
-    """The fixture as a checkpoint that is served, with a tokenizer of single letters, for so many positions."""
+    """The fixture as a checkpoint that is served, for so many positions, with letters as tokens."""
     from tokenizers import AddedToken, Tokenizer, decoders, models
 
     shutil.copytree(FIXTURES / NAME, folder)

@@ -39,8 +39,12 @@ def copy_for_engine(source: str, result: str) -> None:
 
 
 def copy_for_reference(source: str, result: str) -> None:
-    """Tokenizer files, and the config with the precision that the weights now have."""
+    """Tokenizer files, what prepares images, and the config with the precision that the weights now have."""
     _copy_tokenizer(Path(source), Path(result))
+    for name in PROCESSOR_FILES:
+        if (Path(source) / name).is_file():
+            check_inside(Path(source), Path(source) / name)
+            shutil.copyfile(Path(source) / name, Path(result) / name)
     config = dict(read_config(Path(source)))
     for key in ("dtype", "torch_dtype"):
         if key in config:

@@ -108,10 +108,12 @@ def build_batch(
     sink_tokens: int = 0,
     vocab_size: int = 0,
     keeps_places: bool = False,
+    sees: bool = False,
 ) -> Batch:
     """Lays out spans of one token each, then spans of prompts. ``windowed``: some blocks may be `GONE`; the
     first ``sink_tokens`` are seen beyond any window. Ids from ``vocab_size`` on are virtual tokens. With
-    ``keeps_places`` a block is laid out where it is in its sequence, whatever is gone."""
+    ``keeps_places`` a block is laid out where it is in its sequence, whatever is gone; ``sees``: some spans
+    may be turned otherwise than by their positions."""
     token_ids: list[int] = [span.tokens[0] for span in generation]
     positions: list[int] = [span.first_position for span in generation]
     slots: list[int] = [
@@ -161,7 +163,7 @@ def build_batch(
         tuple(chunks),
         _adapted([*generation, *context]),
         join(embedded),
-        _turned([*generation, *context]),
+        _turned([*generation, *context]) if sees else None,
     )
 
 

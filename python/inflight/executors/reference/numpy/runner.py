@@ -106,7 +106,7 @@ class NumpyRunner:
                     position,
                     one.blocks,
                     one.owner.adapter,
-                    turned=self._turned(one, position, position + 1),
+                    turned=None if self._sight is None else _turned(one, position, position + 1),
                 )
                 for one, (token, source, position, *_) in zip(
                     work.generation, work.inputs.T.tolist(), strict=True
@@ -120,6 +120,7 @@ class NumpyRunner:
             sink_tokens=self._sink_tokens,
             vocab_size=self._vocab_size,
             keeps_places=self._keeps_places,
+            sees=self._sight is not None,
         )
         # Rows that choose a token come first, then those that only report a prompt, then those whose
         # logits the host wants.
@@ -202,18 +203,19 @@ class NumpyRunner:
             owner.adapter,
             owner.admitted.extras.prompt_tuning,
             None if self._sight is None else self._sight.embedded(chunk),
-            self._turned(chunk.sequence, chunk.first, chunk.stop),
+            _turned(chunk.sequence, chunk.first, chunk.stop),
         )
 
     def _probe_span(self, probe: Probe) -> Span:
         first = probe.first
-        turned = self._turned(probe.sequence, first, first + len(probe.tokens))
+        turned = _turned(probe.sequence, first, first + len(probe.tokens))
         return Span(probe.tokens, first, probe.blocks, probe.sequence.owner.adapter, turned=turned)
 
-    def _turned(self, sequence: SequenceState, first: int, stop: int) -> Int | None:
-        """`Span.turned` of a sequence's tokens."""
-        images = sequence.owner.images
-        return None if self._sight is None or images is None else images.turned(first, stop)
+
+def _turned(sequence: SequenceState, first: int, stop: int) -> Int | None:
+    """`Span.turned` of a sequence's tokens."""
+    images = sequence.owner.images
+    return None if images is None else images.turned(first, stop)
 
 
 def _report(

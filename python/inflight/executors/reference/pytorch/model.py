@@ -197,7 +197,8 @@ class TorchModel:
             return rows.positions, self._rope
         if rows.turned.ndim == 1:
             return rows.turned, self._rope
-        places = rows.turned.long()[self._turns_by].t()
+        # Contiguous, as kernels read tables: what is indexed by turned places would be turned as well.
+        places = rows.turned.long()[self._turns_by].t().contiguous()
         pairs = torch.arange(places.shape[1], device=self.device)
         cosines, sines = (table[places, pairs] for table in self._rope)
         return torch.arange(len(places), dtype=torch.int32, device=self.device), (cosines, sines)
