@@ -69,7 +69,7 @@ def test_a_published_config_is_read() -> None:
     assert config.windows == (None,) * 28
     vision = config.vision
     assert vision is not None
-    assert (vision.factor, vision.window, vision.full_layers) == (28, 4, {7, 15, 23, 31})
+    assert (vision.factor, vision.window, vision.full_layers) == (28, 4, frozenset((7, 15, 23, 31)))
     assert (vision.patch_width, vision.merged_width, vision.head_dim) == (1176, 5120, 80)
     # What the model card says: 8.29 billion.
     assert sum(math.prod(shape) for _, shape in required_tensors(config)) == 8_292_166_656
@@ -80,18 +80,16 @@ def test_the_same_model_in_the_names_that_transformers_has_in_memory(tmp_path: P
         (tmp_path / name).write_bytes((FIXTURES / seen.NAME / name).read_bytes())
     config = load_config(FIXTURES / seen.NAME)
     weights = CheckpointWeights.of(config, find_weights(FIXTURES / seen.NAME))
-    renamed = {
-        re.sub(r"^visual", "model.visual", re.sub(r"^model", "model.language_model", name)): weights.tensor(
-            name
-        )
-        for name, _ in required_tensors(config)
-    }
+    renamed = {}
+    for name, _ in required_tensors(config):
+        other = re.sub(r"^visual", "model.visual", re.sub(r"^model", "model.language_model", name))
+        renamed[other] = weights.tensor(name)
     save_file(renamed, tmp_path / "model.safetensors")
-    one, other = load_model(tmp_path), load_model(FIXTURES / seen.NAME)
-    assert one.tower is not None
-    assert other.tower is not None
+    found, expected = load_model(tmp_path), load_model(FIXTURES / seen.NAME)
+    assert found.tower is not None
+    assert expected.tower is not None
     patches = seen.record()["patches_0"]
-    assert np.array_equal(one.tower.embed(patches, 8, 8), other.tower.embed(patches, 8, 8))
+    assert np.array_equal(found.tower.embed(patches, 8, 8), expected.tower.embed(patches, 8, 8))
 
 
 @pytest.mark.parametrize(

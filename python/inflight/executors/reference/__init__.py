@@ -1,12 +1,12 @@
 """The reference executor: decoder models on NumPy or PyTorch, with the semantics of TensorRT-LLM.
 
-    model         a checkpoint: config, families, weights, adapters
+    model         a checkpoint: config, families, weights, adapters, what an image becomes
     core          in-flight batching: requests, blocks, sampling rules, guides. No model and no device
     numpy         the small runner, to be read and to be compared with transformers
     pytorch       the fast runner, on a GPU or a CPU
     parallel      ranks: how they meet, lead and follow
     executor      the executor protocol: the engine's thread, waiting and time
-    preparation   guides and adapters, before the engine sees a request
+    preparation   guides, adapters and images, before the engine sees a request
     assembly      which parts, in which order
     capabilities  what works then
     errors        what cannot be served

@@ -17,6 +17,8 @@
     drafts     guesses of what comes next       draft_model    those of a smaller model
     beams      a search with several beams      stop       whether a sequence ends
     pooling    hidden states to an embedding    log_probs  what is reported of a token
+    seeing     files of images to pixels        images     a prompt that has some
+    embedding_cache  what they became
     rows       columns of a response            metrics    what a sequence took
     statistics what an iteration did
 

@@ -149,7 +149,7 @@ def _parse(values: Mapping[str, Any], vision: VisionConfig) -> Processor:
     size = values.get("size")
     if not isinstance(size, dict):
         size = {}
-    # transformers 5 has edges that are numbers of pixels; before, both had names of their own.
+    # transformers 5 has edges that are numbers of pixels; before, each had a name.
     smallest = integer(size, "shortest_edge", integer(size, "min_pixels", _MIN_PIXELS))
     largest = integer(size, "longest_edge", integer(size, "max_pixels", _MAX_PIXELS))
     smallest, largest = integer(values, "min_pixels", smallest), integer(values, "max_pixels", largest)

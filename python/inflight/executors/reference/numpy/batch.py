@@ -32,8 +32,8 @@ class Span:
     blocks: Sequence[int]
     adapter: Adapter | None = None
     prompt_tuning: PromptTuning | None = None
-    #: The embeddings of its tokens that are of images, by rows of its own; and what turns its tokens
-    #: ``[3, tokens]`` where that is not their positions alone.
+    #: The embeddings of its tokens that are of images, by rows counted from its first; and what turns its
+    #: tokens ``[3, tokens]`` where that is not their positions alone.
     pictured: Embedded | None = None
     turned: Int | None = None
 

@@ -191,7 +191,7 @@ class TorchModel:
         return self._norm(x, delta, self._ends.norm, self._ends.norm_bias)
 
     def _turns(self, rows: Rows) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Which row of which tables turns each row: of the model's, or of tables of their own where pairs of
+        """Which row of which tables turns each row: of the model's, or of other tables where pairs of
         a head are turned by different positions."""
         if rows.turned is None:
             return rows.positions, self._rope
