@@ -12,15 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import openai
 import pytest
 from tokenizers import Tokenizer
+from tritonclient.grpc import InferenceServerClient
+from tritonclient.utils import InferenceServerException
 
 from reference import seen
 from reference.support import engine, request
 from support.metrics import active_requests, total
 from support.processes import InflightProcess
 from support.servers import NO_KEY, Start, start_gateway, wait_ready
+from support.triton import inputs, tensor, tokens
 
 MAX_TOKENS = 12
 
@@ -31,6 +35,7 @@ class Seeing:
 
     address: str
     model: Path
+    grpc: str = ""
 
     def client(self) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"http://{self.address}/v1", api_key=NO_KEY, max_retries=0, timeout=60)
@@ -55,7 +60,8 @@ def start_seeing(start: Start, model: Path, *arguments: str) -> InflightProcess:
 def seeing(start_for_session: Start, tmp_path_factory: pytest.TempPathFactory) -> Seeing:
     model = seen.write_served(tmp_path_factory.mktemp("seeing") / "model")
     worker = start_seeing(start_for_session, model)
-    return Seeing(wait_ready(start_gateway(start_for_session, [worker])), model)
+    gateway = start_gateway(start_for_session, [worker])
+    return Seeing(wait_ready(gateway), model, worker.address("grpc"))
 
 
 def image(number: int, kind: str = "png") -> dict[str, Any]:
@@ -128,6 +134,21 @@ def test_the_same_image_is_found_in_the_cache_and_another_is_not(seeing: Seeing)
     assert found(words, image(4), text("one")) == (count, count - 1)
     _, other = found(words, image(0), text("one"))
     assert 0 < other <= len(words["text"]) + 1
+
+
+def test_tritonclient_sends_images_to_a_worker(seeing: Seeing) -> None:
+    case = seen.case("two")
+    files = np.array([[seen.picture_file(number) for number in case.numbers]], dtype=np.object_)
+    asked = [
+        *inputs(case.prompt, MAX_TOKENS, exclude_input_in_output=True),
+        tensor("inflight_images", files, "BYTES"),
+    ]
+    with InferenceServerClient(seeing.grpc) as client:
+        # Transformers' tokens.
+        assert tokens(client.infer("tensorrt_llm", asked)) == case.tokens
+        fewer = [*asked[:-1], tensor("inflight_images", files[:, :1], "BYTES")]
+        with pytest.raises(InferenceServerException, match=r"2 placeholders .* for 1 images"):
+            client.infer("tensorrt_llm", fewer)
 
 
 @pytest.mark.parametrize(

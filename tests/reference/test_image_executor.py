@@ -111,6 +111,16 @@ def test_who_cannot_see_refuses_images_by_name(case: str, monkeypatch: pytest.Mo
     subject.shutdown()
 
 
+def test_a_stream_continues_only_where_images_become_the_same_tokens() -> None:
+    identities = []
+    for most in (None, 1000, 8):
+        subject = made(BACKENDS[0], max_image_tokens=most)
+        identities.append(subject.info().weights)
+        subject.shutdown()
+    # The second bound is above the checkpoint's.
+    assert identities[0] == identities[1] != identities[2]
+
+
 def test_random_weights_see_as_well() -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'inflight-llm[torch]'")
     subject = made("pytorch", load_format="dummy", max_image_tokens=8)

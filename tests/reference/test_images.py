@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import io
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -82,6 +83,17 @@ def test_tokens_and_log_probabilities_equal_transformers(name: str, tokens: int)
     assert told[2, 0].tokens == alone.tokens
     assert told[2, 0].log_probs == pytest.approx(alone.log_probs, abs=1e-3)
     assert subject.pool.used == 0
+
+
+@pytest.mark.skipif("INFLIGHT_TEST_DEVICE" in os.environ, reason="batch_invariant is NumPy's")
+def test_an_invariant_model_gives_the_same_bits_in_chunks() -> None:
+    case, found = seen.case("turns"), []
+    for tokens in (256, 7):
+        subject = engine(NAME, max_num_tokens=tokens, max_batch_size=4, invariant=True)
+        told = see(subject, [asked(1, case.prompt, case.numbers, output=LOG_PROBS), request(2, [5, 6], 9)])
+        same(told[1, 0], case)
+        found.append(told[1, 0].log_probs)
+    assert found[0] == found[1]
 
 
 def test_all_cases_at_once() -> None:

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from inflight.build.files import copy_for_reference
+from inflight.build.runtimes.reference import verify, write_weights
 from inflight.errors import UserMistake
 from inflight.executors.reference.model.config import RopeConfig, load_config, parse_config
 from inflight.executors.reference.model.processor import Processor, load_processor
@@ -90,6 +92,13 @@ def test_the_same_model_in_the_names_that_transformers_has_in_memory(tmp_path: P
     assert expected.tower is not None
     patches = seen.record()["patches_0"]
     assert np.array_equal(found.tower.embed(patches, 8, 8), expected.tower.embed(patches, 8, 8))
+
+
+def test_what_is_built_prepares_images_alike(tmp_path: Path) -> None:
+    write_weights(str(FIXTURES / seen.NAME), str(tmp_path))
+    copy_for_reference(str(FIXTURES / seen.NAME), str(tmp_path))
+    verify(str(tmp_path))
+    assert load_processor(tmp_path, seen.vision()) == seen.processor()
 
 
 @pytest.mark.parametrize(

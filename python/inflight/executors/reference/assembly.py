@@ -108,7 +108,10 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
             guides is not None, adapters is not None, values.enable_kv_cache_reuse, seeing is not None
         ),
         adapters=() if adapters is None else tuple(sorted(adapters.names.items())),
-        weights=weights_identity(model_dir, str(values.dtype)),
+        # A request continues only where its images become the same tokens.
+        weights=weights_identity(
+            model_dir, str(values.dtype), *([] if seeing is None else [seeing.identity])
+        ),
     )
     memory = _memory([built, *([draft] if draft else [])], device)
     leader = None if team is None else team.leader

@@ -29,6 +29,11 @@ class Seeing:
         self._max_bytes = max_bytes
         self._in_use: WeakSet[ImagePrompt] = WeakSet()
 
+    @property
+    def identity(self) -> str:
+        """What decides into what tokens an image is made."""
+        return repr(self._processor)
+
     def prepare(self, request: Request, extras: Extras, value: NamedTensor) -> tuple[Request, ImagePrompt]:
         """The request as the engine takes it: without the files of ``value``, and with a placeholder for each
         token. Errors: `Refused`."""
