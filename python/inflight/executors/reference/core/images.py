@@ -58,8 +58,10 @@ class ImagePrompt:
     starts: tuple[int, ...]
     #: What turns the rotary embedding ``[3, prompt]``.
     positions: Int
-    #: For each token of the prompt: the number of the picture that it is of, or 0.
-    extra_ids: tuple[int, ...]
+    #: What is added to a position after the prompt: 0 or less, since an image is wide, not long.
+    offset: int
+    #: The prompt as cached blocks know it: with the pictures' names.
+    known_as: list[int]
 
     @property
     def tokens(self) -> int:
@@ -70,15 +72,10 @@ class ImagePrompt:
     def memory_bytes(self) -> int:
         return sum(int(picture.pixels.nbytes) for picture in self.pictures)
 
-    @property
-    def offset(self) -> int:
-        """What is added to a position after the prompt: 0 or less, since an image is wide, not long."""
-        return int(self.positions.max()) + 1 - len(self.extra_ids)
-
     def turned(self, first: int, stop: int) -> Int:
         """What turns the tokens at these positions ``[3, tokens]``; behind the prompt, all is text."""
         prompt = self.positions[:, first:stop]
-        behind = np.arange(max(first, self.positions.shape[1]), stop) + self.offset
+        behind = np.arange(max(first, len(self.known_as)), stop) + self.offset
         return np.concatenate((prompt, np.broadcast_to(behind, (3, len(behind)))), axis=1)
 
     def pieces(self, first: int, stop: int) -> Iterator[Piece]:
@@ -90,7 +87,7 @@ class ImagePrompt:
 
     def marked(self, tokens: Sequence[int]) -> Sequence[int]:
         """The first tokens of a sequence as cached blocks know them."""
-        return with_extra_ids(tokens, self.extra_ids)
+        return [*self.known_as[: len(tokens)], *tokens[len(self.known_as) :]]
 
     def sent(self, count: int) -> int:
         """How many of the tokens that the client sent are whole among the first ``count``: its placeholder is
@@ -171,5 +168,9 @@ def expand(
         positions.append(token_positions(vision, picture.height, picture.width) + following)
         following = int(positions[-1].max()) + 1
     return tokens, ImagePrompt(
-        tuple(pictures), tuple(starts), np.concatenate(positions, axis=1), tuple(extra_ids)
+        tuple(pictures),
+        tuple(starts),
+        np.concatenate(positions, axis=1),
+        following - len(tokens),
+        list(with_extra_ids(tokens, extra_ids)),
     )

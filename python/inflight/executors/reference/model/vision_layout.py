@@ -29,7 +29,7 @@ class VisionLayout:
     windows: Int
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=4)
 def vision_layout(config: VisionConfig, height: int, width: int) -> VisionLayout:
     """The layout of ``height`` x ``width`` patches."""
     rows, columns = patch_places(config, height, width)
