@@ -30,6 +30,7 @@ TEXT = 58
 #: one that is made larger, and a narrow one.
 SIZES = ((32, 32), (40, 24), (90, 61), (9, 7), (8, 72))
 NEW_TOKENS = 12
+BEAMS, BEAM_TOKENS = 3, 8
 
 _TEXT: dict[str, Any] = {
     "vocab_size": 64,
@@ -190,6 +191,19 @@ def run_case(model: Any, seen: dict[str, Any], case: Case, seed: int) -> dict[st
             last = model(input_ids=ids, position_ids=positions, **inputs).logits[0, -1]
         logits.append(last.numpy())
         own.append(int(last.argmax()))
+    ids = torch.tensor([expanded])
+    found = model.generate(
+        input_ids=ids,
+        mm_token_type_ids=(ids == IMAGE).int(),
+        **inputs,
+        max_new_tokens=BEAM_TOKENS,
+        num_beams=BEAMS,
+        num_return_sequences=BEAMS,
+        do_sample=False,
+        length_penalty=0.0,
+        early_stopping=True,
+        eos_token_id=None,
+    )
     log_probs = torch.log_softmax(torch.tensor(np.array(logits)), -1).numpy()
     best = np.sort(log_probs, -1)
     print(case.name, len(expanded), own[len(expanded) :], "margin", (best[:, -1] - best[:, -2]).min())
@@ -201,6 +215,7 @@ def run_case(model: Any, seen: dict[str, Any], case: Case, seed: int) -> dict[st
         "offset": int(offset),
         "tokens": own[len(expanded) :],
         "log_probs": log_probs,
+        "beams": found[:, len(expanded) :].tolist(),
     }
 
 

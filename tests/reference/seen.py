@@ -55,15 +55,16 @@ class Case:
     #: Greedily, and the log probabilities of all tokens in the place of each.
     tokens: list[int]
     log_probs: npt.NDArray[np.float32]
+    #: What three beams find, the best first.
+    beams: list[list[int]]
 
 
 def case(name: str) -> Case:
     prompt, numbers, expanded, tokens = (
         record()[f"{name}.{key}"].tolist() for key in ("prompt", "numbers", "expanded", "tokens")
     )
-    return Case(
-        prompt, numbers, expanded, record()[f"{name}.positions"], tokens, record()[f"{name}.log_probs"]
-    )
+    positions, log_probs, beams = (record()[f"{name}.{key}"] for key in ("positions", "log_probs", "beams"))
+    return Case(prompt, numbers, expanded, positions, tokens, log_probs, beams.tolist())
 
 
 def vision() -> VisionConfig:
@@ -78,8 +79,13 @@ def processor() -> Processor:
 
 def picture_file(number: int, kind: str = "PNG") -> bytes:
     """An image of the fixture as a file that keeps its pixels."""
+    return encoded(record()[f"image_{number}"], kind)
+
+
+def encoded(pixels: npt.NDArray[np.uint8], kind: str = "PNG") -> bytes:
+    """A file that keeps its pixels."""
     file = io.BytesIO()
-    Image.fromarray(record()[f"image_{number}"]).save(file, kind, lossless=True)
+    Image.fromarray(pixels).save(file, kind, lossless=True)
     return file.getvalue()
 
 
