@@ -1,5 +1,5 @@
-"""A model that sees, made here by transformers' classes in another shape than the fixture's: the executor says
-what `generate` says. Skipped without transformers; `test_images.py` compares with what it said once.
+"""A model that sees, made here by transformers' classes in another shape than the fixture's: the executor
+says what `generate` says. Skipped without transformers; `test_images.py` compares with what it said once.
 """
 
 from __future__ import annotations
