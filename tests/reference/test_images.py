@@ -345,6 +345,10 @@ def test_pixels_of_all_requests_are_bounded() -> None:
     assert not isinstance(prepared([asked(4, [5, IMAGE], [0])], seeing)[1][4], Exception)
 
 
-def test_an_image_is_made_smaller_by_the_option() -> None:
-    limited = seen.processor().limited(9)
-    assert limited.tokens(limited.resized("it", Image.new("RGB", (90, 61)))) <= 9
+@pytest.mark.parametrize("tokens", [1, 4, 9, 30, 1000])
+@pytest.mark.parametrize("size", [(90, 61), (1, 1), (5, 11), (20, 30), (1000, 700)])
+def test_an_image_is_made_smaller_by_the_option(tokens: int, size: tuple[int, int]) -> None:
+    limited = seen.processor().limited(tokens)
+    made = limited.tokens(limited.resized("it", Image.new("RGB", size)))
+    # 40 is the checkpoint's bound.
+    assert 1 <= made <= min(tokens, 40)

@@ -182,8 +182,9 @@ class Options:
     )
     max_image_tokens: int | None = option(
         "int",
-        "Tokens that an image becomes at most; larger ones are made smaller. By default the checkpoint's"
-        " bound, often 16,384, which takes seconds even on a GPU while all streams wait",
+        "Tokens that an image becomes at most, unless it is very narrow; larger ones are made smaller. By"
+        " default the checkpoint's bound, often 16,384, which takes seconds even on a GPU, while all streams"
+        " wait",
         minimum=1,
     )
     image_cache_memory_bytes: int = option(

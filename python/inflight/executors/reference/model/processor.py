@@ -59,11 +59,13 @@ class Processor:
     std: tuple[float, ...] = _STD
 
     def limited(self, tokens: int | None) -> Processor:
-        """With images of so many tokens at most."""
+        """With images of so many tokens at most, unless their shorter side has one."""
         if tokens is None:
             return self
         most = min(self.max_pixels, tokens * self.vision.factor**2)
-        return replace(self, min_pixels=min(self.min_pixels, most), max_pixels=most)
+        # What is made larger is rounded up.
+        least = self.min_pixels if 4 * self.min_pixels <= most else 1
+        return replace(self, min_pixels=least, max_pixels=most)
 
     def resized(self, what: str, image: Image.Image) -> Pixels:
         """The pixels of a decoded image, ``[height, width, 3]`` of whole tokens. Errors: `ImageError`."""
