@@ -6,8 +6,10 @@ With `INFLIGHT_TEST_DEVICE` `cpu` or `cuda` in the environment PyTorch computes 
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,16 +19,17 @@ from inflight.executors.base import Executor, FinishReason, StatusCode
 from inflight.executors.reference import create
 
 from . import seen
+from .quantize import make
 from .seen import CASES, IMAGE, NAME, asked
 from .support import FIXTURES, AllTold, collect, request, unpack
 
 BACKENDS = ("pytorch",) if "INFLIGHT_TEST_DEVICE" in os.environ else ("numpy", "pytorch")
 
 
-def made(backend: str, name: str = NAME, **options: Any) -> Executor:
+def made(backend: str, model: str | Path = NAME, **options: Any) -> Executor:
     device = os.environ.get("INFLIGHT_TEST_DEVICE", "cpu")
     return create(
-        FIXTURES / name,
+        FIXTURES / model,
         device,
         backend=backend,
         dtype="float32",
@@ -119,6 +122,21 @@ def test_a_stream_continues_only_where_images_become_the_same_tokens() -> None:
         subject.shutdown()
     # The second bound is above the checkpoint's.
     assert identities[0] == identities[1] != identities[2]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_quantized_checkpoint_sees_what_its_twin_does(backend: str, tmp_path: Path) -> None:
+    """Of its tower too."""
+    if backend == "pytorch":
+        pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'inflight-llm[torch]'")
+    case, found = seen.case("two"), []
+    for directory in make(NAME, "fp8_block", tmp_path):
+        shutil.copy(FIXTURES / NAME / "preprocessor_config.json", directory)
+        subject = made(backend, directory)
+        subject.enqueue([asked(1, case.prompt, case.numbers)])
+        found.append(drain(subject, 1)[0][1, 0].tokens)
+        subject.shutdown()
+    assert found[0] == found[1]
 
 
 def test_random_weights_see_as_well() -> None:

@@ -33,6 +33,7 @@ CASES = [("llama", scheme) for scheme in SCHEMES] + [
     ("mixtral", "awq"),
     ("mixtral", "fp8_rows"),
     ("qwen3_moe", "fp8_large_block"),
+    ("qwen2_5_vl", "fp8_block"),
 ]
 TOKENS = [3, 9, 4, 40, 5, 6, 61, 7, 33, 12, 13]
 

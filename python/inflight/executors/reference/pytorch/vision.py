@@ -29,7 +29,7 @@ class TorchTower:
 
     def __init__(self, config: VisionConfig, weights: Weights[Tensor]) -> None:
         self.config = config
-        self._ends, self._layers = load_tower(config, weights, operations)
+        self._ends, self._layers = load_tower(config, _Plain(weights), operations)
 
     @property
     def device(self) -> Tensor:
@@ -90,6 +90,18 @@ class TorchTower:
             mixed = functional.scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
             mixed = mixed.transpose(1, 2).flatten(0, 1)[places]
         return functional.linear(mixed.reshape(count, -1), layer.output, layer.output_bias)
+
+
+class _Plain:
+    """A tower's tensors, uncompressed: it is small next to its language model, and mostly not quantized."""
+
+    def __init__(self, weights: Weights[Tensor]) -> None:
+        self._weights = weights
+        self._dtype = weights.tensor("visual.merger.ln_q.weight").dtype
+
+    def tensor(self, name: str) -> Tensor:
+        found = self._weights.tensor(name)
+        return found if isinstance(found, torch.Tensor) else found.expanded(self._dtype)
 
 
 class TorchSight:
