@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from inflight.executors import images
 from inflight.executors.base import Executor, FinishReason, StatusCode
 from inflight.executors.reference import create
+from inflight.executors.reference.executor import ReferenceExecutor
+from support.processes import wait_until
 
 from . import seen
 from .quantize import make
@@ -98,6 +101,24 @@ def test_a_request_may_be_cancelled_while_its_images_are_decoded(
     told, _ = drain(executor, 2)
     assert told[1, 0].finish_reason == FinishReason.CANCELLED
     assert told[2, 0].tokens == case.tokens
+
+
+def test_cancelled_requests_leave_no_pixels_behind(executor: Executor) -> None:
+    draw = np.random.default_rng(6)
+    cases = [seen.case(name) for name in CASES]
+    requests = [asked(at, one.prompt, one.numbers) for at, one in enumerate(cases * 8)]
+    executor.enqueue(requests)
+    executor.cancel(draw.integers(0, len(requests), 15).tolist())
+    told, _ = drain(executor, len(requests))
+    for at, one in enumerate(cases * 8):
+        if told[at, 0].error is None and told[at, 0].finish_reason == FinishReason.LENGTH:
+            assert told[at, 0].tokens == one.tokens
+    assert isinstance(executor, ReferenceExecutor)
+    seeing = executor._seeing
+    assert seeing is not None
+    del told
+    wait_until("nobody holds an image", lambda: not seeing._in_use)
+    assert executor._engine.pool.used == 0
 
 
 @pytest.mark.parametrize("case", ["no Pillow", "no tower"])
