@@ -269,3 +269,55 @@ def test_every_sequence_comes_to_its_end(
     assert not queue
     assert not active
     assert free == num_blocks
+
+
+def idle(key: int, tokens: int) -> Waiting:
+    return Waiting(key, tokens, 1, is_idle=True)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "active", "planned"),
+    [
+        pytest.param(
+            [idle(1, 9), idle(2, 2)],
+            [],
+            Schedule((1,), ((1, 4),)),
+            id="idle prompts are taken in small chunks",
+        ),
+        pytest.param([idle(1, 2), idle(2, 9)], [], Schedule((1, 2), ((1, 2), (2, 2))), id="which they share"),
+        pytest.param(
+            [Waiting(1, 3, 1), idle(2, 2)],
+            [],
+            Schedule((1,), ((1, 3),)),
+            id="none is processed next to a client's",
+        ),
+        pytest.param(
+            [Waiting(3, 3, 1)],
+            [Active(1, 5, is_idle=True), Active(2, 2)],
+            Schedule((3,), ((2, 2), (3, 3))),
+            id="nor one that has begun",
+        ),
+        pytest.param(
+            [idle(3, 9), Waiting(4, 3, 1)],
+            [Active(1, 6, is_idle=True)],
+            Schedule((4,), ((1, 4), (4, 3))),
+            id="one that waits keeps no client out",
+        ),
+        pytest.param(
+            [idle(3, 9)],
+            [Active(1, 0), Active(2, 0, is_idle=True)],
+            Schedule((3,), ((3, 4),), (1, 2)),
+            id="generation goes on for all",
+        ),
+    ],
+)
+def test_idle_prompts_come_after_clients(
+    waiting: list[Waiting], active: list[Active], planned: Schedule
+) -> None:
+    assert schedule(waiting, active, 9, Limits(4, 20, idle_num_tokens=4)) == planned
+
+
+def test_an_idle_prompt_that_may_not_be_cut_is_taken_whole() -> None:
+    limits = Limits(4, 20, enable_chunked_context=False, idle_num_tokens=4)
+    assert schedule([idle(1, 9), idle(2, 9)], [], 9, limits) == Schedule((1,), ((1, 9),))
+    assert schedule([Waiting(1, 3, 1), idle(2, 2)], [], 9, limits) == Schedule((1,), ((1, 3),))

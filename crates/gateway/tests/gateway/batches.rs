@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
+use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::step::FinishReason;
 use inflight_testkit::model::tokens;
 use inflight_testkit::worker::ScriptedWorker;
@@ -489,4 +490,49 @@ async fn anthropics_batches_have_their_own_form() {
         (gone.status, &gone.json()["error"]["type"]),
         (404, &json!("not_found_error"))
     );
+}
+
+#[tokio::test]
+async fn lines_come_after_all_that_clients_ask_for() {
+    let data = Data::new("last");
+    let mut model = byte_model();
+    model.description.capabilities.push("priority".to_owned());
+    let mut worker = ScriptedWorker::start(model).await;
+    let gateway = start(&worker, &data, &[]).await;
+    let level = async |worker: &mut ScriptedWorker| {
+        let request = worker.next_request().await;
+        request.tokens(&tokens("ok")).await;
+        request.finish(&[], FinishReason::EndId).await;
+        let found = request.message.parameters.get("priority").cloned();
+        found.and_then(|found| found.parameter_choice)
+    };
+    let input = upload(&gateway, &line("a", &chat("m"))).await;
+    assert_eq!(create(&gateway, &input).await.status, 200);
+    // The last of a worker's levels, which no client may ask for.
+    assert_eq!(
+        level(&mut worker).await,
+        Some(ParameterChoice::Int64Param(100))
+    );
+    let asked = chat("m");
+    let (found, answer) = tokio::join!(level(&mut worker), gateway.post(CHAT, &asked));
+    assert_eq!((found, answer.status), (None, 200));
+}
+
+#[tokio::test]
+async fn a_response_of_a_batch_displaces_none_that_clients_come_back_to() {
+    let (data, worker) = (Data::new("kept"), ScriptedWorker::start(byte_model()).await);
+    let gateway = start(&worker, &data, &[]).await;
+    let _worker = worker.answer_all(tokens("ok"), FinishReason::EndId);
+    let body = json!({"model": "m", "input": "Hi"});
+    let line = json!({"custom_id": "a", "method": "POST", "url": "/v1/responses", "body": body});
+    let input = upload(&gateway, &line.to_string()).await;
+    let asked =
+        json!({"input_file_id": input, "endpoint": "/v1/responses", "completion_window": "24h"});
+    let batch = gateway.post("/v1/batches", &asked).await.json();
+    let batch = ended(&gateway, &batch).await;
+    let results = results(&gateway, &batch["output_file_id"]).await;
+    let response = &results[0]["response"]["body"];
+    assert_eq!(response["store"], false, "it says so");
+    let path = format!("/v1/responses/{}", response["id"].as_str().unwrap());
+    assert_eq!(gateway.get(&path).await.status, 404);
 }

@@ -28,6 +28,8 @@ from .thinking import Thinking
 
 #: TensorRT-LLM's ``Request.kDefaultPriority``, of 0 to 1.
 DEFAULT_PRIORITY = 0.5
+#: The last one: nobody waits for the answer. What a gateway asks for may come down to just above it.
+IDLE_PRIORITY = 0.0
 
 #: Ranges of one request's retention; TensorRT-LLM has no limit, and each is looked at for every block.
 _MAX_RANGES = 256

@@ -146,7 +146,7 @@ class Planner:
     def _demand(self, one: SequenceState) -> scheduler.Active:
         """Of a sequence that is not in the lanes."""
         size = self.pool.tokens_per_block
-        demand = scheduler.Active(one.key, one.context_left, ending=one.ending)
+        demand = scheduler.Active(one.key, one.context_left, ending=one.ending, is_idle=one.owner.is_idle)
         if one.beams is not None and not one.context_left:
             held = len({block for table in one.all_tables for block in table.blocks})
             demand.tokens_next = demand.blocks_next = one.beams.config.width
@@ -205,6 +205,7 @@ class Planner:
                 self.pool.cost(one.match, one.owner.admitted.blocks),
                 self.pool.cost(one.match, blocks),
                 deferred,
+                one.owner.is_idle,
             )
             # The caller admits this one before it asks for the next, unless this one must wait.
             if not deferred:

@@ -3,8 +3,10 @@
 Pure: values in, values out; owns the policy and no state. Knows nothing of tokens, arrays or threads.
 
 Generation goes first, one step each. What is left of the token budget goes to prompts in order of
-arrival, in chunks where one does not fit. New sequences are admitted in the order of the queue, up to the
-first that does not fit: a large request is never overtaken for ever.
+arrival, in chunks where one does not fit. Prompts for which nobody waits (the last priority) come after
+all others and in small chunks, so that a client who comes finds a short iteration. New sequences are
+admitted in the order of the queue, up to the first that does not fit: a large request is never overtaken
+for ever.
 
 Whether a sequence fits in the cache is the capacity policy, under TensorRT-LLM's names:
 
@@ -37,6 +39,8 @@ class Limits:
     policy: CapacitySchedulerPolicy = CapacitySchedulerPolicy.GUARANTEED_NO_EVICT
     #: Whether a prompt may be cut; without, it waits for an iteration that takes all of it.
     enable_chunked_context: bool = True
+    #: Tokens of idle prompts in one iteration: about as long as it takes is what the next client waits more.
+    idle_num_tokens: int = 512
 
 
 @dataclass(slots=True)
@@ -52,6 +56,8 @@ class Waiting:
     context_blocks: int = 0
     #: What it needs is being computed by a sequence in flight: it waits, and others may pass.
     deferred: bool = False
+    #: Nobody waits for its answer.
+    is_idle: bool = False
 
 
 @dataclass(slots=True)
@@ -73,6 +79,8 @@ class Active:
     draft_tokens: int = 0
     #: Its last token is being chosen: it runs no more and holds its place until that is known.
     ending: bool = False
+    #: Nobody waits for its answer.
+    is_idle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,31 +135,36 @@ def schedule(
     generating = [one for one in running if one.context_left == 0 and not one.ending]
     budget = limits.max_num_tokens - steady.running - sum(one.tokens_next for one in generating)
     context: list[tuple[int, int]] = []
-    for one in running:
+    # Idle prompts go last, in small chunks, and not where a client's is processed.
+    idle = limits.idle_num_tokens
+    for one in sorted(running, key=lambda one: one.is_idle) if running else ():
         if one.context_left and budget:
-            tokens = min(one.context_left, budget)
-            context.append((one.key, tokens))
-            budget -= tokens
+            tokens = _chunk(one.context_left, one.is_idle, budget, idle, limits)
+            idle = idle - tokens if one.is_idle else 0
+            if tokens:
+                context.append((one.key, tokens))
+                budget -= tokens
     admitted: list[int] = []
     room = limits.max_batch_size - steady.count - len(running)
     # What was just paused must not be replaced by something else in the same breath.
     for candidate in waiting if not paused else ():
         if not room or budget <= 0:
             break
-        if candidate.deferred:
+        if candidate.deferred or (candidate.is_idle and idle <= 0):
             continue
         blocks = (
             candidate.context_blocks
             if limits.policy is CapacitySchedulerPolicy.MAX_UTILIZATION
             else candidate.most_blocks
         )
-        tokens = min(candidate.context_tokens, budget)
+        tokens = _chunk(candidate.context_tokens, candidate.is_idle, budget, idle, limits)
         if blocks > free_blocks:
             break
         if tokens < candidate.context_tokens and not limits.enable_chunked_context:
             break
         admitted.append(candidate.key)
         context.append((candidate.key, tokens))
+        idle = idle - tokens if candidate.is_idle else 0
         room -= 1
         budget -= tokens
         free_blocks -= blocks
@@ -164,6 +177,15 @@ def schedule(
             budget -= checked
     generation = tuple(one.key for one in generating)
     return Schedule(tuple(admitted), tuple(context), generation, paused, tuple(drafts))
+
+
+def _chunk(left: int, is_idle: bool, budget: int, idle: int, limits: Limits) -> int:
+    """How much of a prompt is processed now."""
+    if is_idle and idle <= 0:
+        return 0
+    # One that may not be cut is taken whole.
+    most = min(budget, idle) if is_idle and limits.enable_chunked_context else budget
+    return min(left, most)
 
 
 def _make_room(active: Sequence[Active], free_blocks: int) -> tuple[Sequence[Active], tuple[int, ...], int]:

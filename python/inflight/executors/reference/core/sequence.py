@@ -17,6 +17,7 @@ from .beams import BeamSearch
 from .blocks import BlockTable
 from .cache_changes import Origin
 from .drafts import Drafts
+from .extras import IDLE_PRIORITY
 from .images import ImagePrompt
 from .log_probs import chosen_and_named
 from .metrics import SequenceMetrics
@@ -55,6 +56,11 @@ class RequestState:
     def is_embedded(self) -> bool:
         """Whether its prompt may have tokens that are not text: virtual ones, or those of images."""
         return self.images is not None or self.admitted.extras.prompt_tuning is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits for its answer."""
+        return self.admitted.extras.priority == IDLE_PRIORITY
 
     @property
     def origin(self) -> Origin:
