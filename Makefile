@@ -82,6 +82,7 @@ test-rust:
 test-python: install $(VENV)/.triton
 	PYTHON=$(PYTHON) tools/install-system-packages mpi
 	PYTHON=$(PYTHON) tools/install-system-packages browser
+	PYTHON=$(PYTHON) tools/install-system-packages prometheus
 	$(BIN)/pytest
 
 # SOAK holds names of scenarios and options: `make soak SOAK="kills --seed 7"`.

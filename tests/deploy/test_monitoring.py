@@ -38,6 +38,11 @@ def answer(end: str) -> str:
     return f"inflight_gateway_generations_total{{end='{end}',model='m'}}"
 
 
+def worked(end: str, reason: str = "") -> str:
+    labels = f",reason='{reason}'" if reason else ""
+    return f"nv_inference_request_{end}{{model='m',version='1'{labels}}}"
+
+
 class _Rates(dict[int, str]):
     """Samples of a counter that grows by so many a minute."""
 
@@ -84,6 +89,9 @@ FIRING = [
         {request(200): RATE[9], request(429): RATE[1], request(200, "/metrics"): RATE[500]},
         {"InflightOverloaded"},
     ),
+    ({worked("success"): RATE[90], worked("failure", "REJECTED"): RATE[10]}, {"InflightWorkersFull"}),
+    ({worked("success"): RATE[90], worked("failure", "CANCELED"): RATE[90]}, set()),
+    ({worked("success"): RATE[99], worked("failure", "REJECTED"): RATE[1]}, set()),
     ({answer("stop"): RATE[5], answer("error"): RATE[5]}, {"InflightStreamsCut"}),
     (
         {
@@ -116,7 +124,7 @@ def queries() -> list[str]:
     """What the dashboard's panels and variables ask for, with Grafana's own variables filled in."""
     dashboard = json.loads((MONITORING / "dashboards" / "inflight.json").read_text())
     made = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
-    return [query.replace("$__rate_interval", "5m").replace("$job", ".*") for query in made]
+    return [re.sub(r"\$(gateways|workers)", ".*", one.replace("$__rate_interval", "5m")) for one in made]
 
 
 def labels_of(metric: str) -> set[str]:
@@ -136,11 +144,13 @@ def promtool(*arguments: str) -> None:
 def test_panels_ask_for_metrics_and_labels_that_exist() -> None:
     assert len(queries()) > 20
     for query in [*queries(), *(rule["expr"] for rule in rules())]:
-        metrics = re.findall(r"\b(?:inflight|nv)_\w+", query)
-        assert metrics, query
-        known = set.intersection(*map(labels_of, metrics))
-        grouped = [label for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(", ")]
-        assert {*grouped, *re.findall(r"(\w+)=~?\"", query)} <= known, query
+        selectors = re.findall(r"\b((?:inflight|nv)_\w+)(?:\{([^}]*)\})?", query)
+        assert selectors, query
+        for metric, labels in selectors:
+            assert {*re.findall(r"(\w+)(?:=~?|!=|!~)\"", labels)} <= labels_of(metric), query
+        shared = set.intersection(*(labels_of(metric) for metric, _ in selectors))
+        grouped = {label for group in re.findall(r"by \(([^)]*)\)", query) for label in group.split(", ")}
+        assert grouped <= shared, query
 
 
 def test_failures_are_counted_on_the_routes_for_which_models_work() -> None:
@@ -193,7 +203,7 @@ def test_panels_do_not_overlap_and_have_a_data_source() -> None:
     assert len(set(cells)) == len(cells)
     assert max(x for x, _ in cells) < 24
     variables = {variable["name"]: variable["type"] for variable in dashboard["templating"]["list"]}
-    assert variables == {"source": "datasource", "job": "query"}
+    assert variables == {"source": "datasource", "gateways": "query", "workers": "query"}
     uids = {one["datasource"]["uid"] for panel in panels for one in panel.get("targets", ())}
     assert uids == {"${source}"}
 
