@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from support.browser import CHROMIUM, DRIVER, Console, browser
-from support.http import get, post
+from support.http import get, post, stream
 from support.metrics import total
 from support.servers import MODEL, Server, Start, start_gateway, start_worker, wait_ready
 
@@ -218,6 +219,54 @@ def test_live_shows_requests_and_a_worker_that_is_lost(open_console: Open, start
     assert console.violations(axe) == []
     console.driver.get("about:blank")
     gateway.wait_until("leaving the page ends its request", lambda: total(address, ACTIVE) == 0)
+
+
+def test_live_shows_requests_of_kserve_and_how_full_caches_are(
+    open_console: Open, start: Start, axe: str
+) -> None:
+    worker = start_worker(start, "--step-us=20000", "--num-blocks=64")
+    address = wait_ready(start_gateway(start, [worker]))
+    console = open_console(address, "live")
+    console.wait("the cache is empty", lambda: "0 % of 64 blocks" in console.one("#live").text)
+    body = {"text_input": "hello", "max_tokens": 1200, "min_tokens": 1200}
+    answer = stream(address, "/v2/models/ensemble/generate_stream", body)
+    console.wait("the request is listed", lambda: "KServe generate_stream" in console.one("#live").text)
+    console.wait(
+        "it has a part of the cache", lambda: re.search(r"[1-9]\d* % of 64", console.one("#live").text)
+    )
+    assert console.violations(axe) == []
+    answer.close()
+    console.wait("it has left", lambda: "None is open." in console.one("#live").text)
+    console.open("requests")
+    console.wait(
+        "it is among those that ended", lambda: "KServe generate_stream" in console.one("#requests").text
+    )
+    assert "cancelled" in console.one("#requests").text
+
+
+def test_requests_that_were_refused_say_why(open_console: Open, start: Start, axe: str) -> None:
+    worker = start_worker(start, "--step-us=0")
+    gateway = start_gateway(start, [worker])
+    address = wait_ready(gateway)
+    chat = "/v1/chat/completions"
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+    assert post(address, chat, {**body, "max_tokens": -1}, {"x-request-id": "wrong-1"}).status == 400
+    assert post(address, chat, {**body, "model": "nobody"}, {"x-request-id": "unknown-1"}).status == 404
+    worker.kill()
+    gateway.wait_until("it is lost", lambda: get(address, "/health/ready").status == 503)
+    assert post(address, chat, body, {"x-request-id": "lost-1"}).status == 503
+    console = open_console(address, "requests")
+    console.wait("they are listed", lambda: len(console.all("#requests tbody tr")) == 3)
+    rows = {row.text.split()[0]: row.text for row in console.all("#requests tbody tr")}
+    assert "the request is wrong (field max_tokens" in rows["wrong-1"]
+    assert "there is no such model or path" in rows["unknown-1"]
+    assert "no worker could take it" in rows["lost-1"]
+    assert console.violations(axe) == []
+    console.open("requests/wrong-1")
+    console.wait("its end is told", lambda: "refused with status 400" in console.one("#requests").text)
+    assert console.violations(axe) == []
+    # The page asks whether it is ready, and nothing else fails.
+    assert all("/health/ready" in message for message in console.messages())
 
 
 def test_the_other_pages_can_be_used_by_everybody(open_console: Open, server: Server, axe: str) -> None:

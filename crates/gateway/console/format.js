@@ -16,3 +16,9 @@ export function time(ms) {
   if (ms < 60_000) return `${(ms / 1000).toFixed(1)} s`;
   return `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
 }
+
+/** Where a request came in, without what all such routes share. */
+export function route({ route }) {
+  if (route.startsWith("Model")) return `KServe ${route}`;
+  return route.replace("/v2/models/{model}/", "KServe ").replace(/^\/v1\//, "");
+}

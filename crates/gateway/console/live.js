@@ -1,7 +1,7 @@
 // The page Live: what the gateway and its workers do now. Owns which metrics are shown and how often they are read.
 
 import { h } from "./dom.js";
-import { figure, time } from "./format.js";
+import { figure, route, time } from "./format.js";
 import { by, parse, quantile, rate, total } from "./metrics.js";
 import { Plot } from "./plot.js";
 import { ask, askJson } from "./server.js";
@@ -109,14 +109,15 @@ function openTable({ requests, count, waiting }) {
   const rows = requests.map((one) => [
     h("a", { href: `#requests/${encodeURIComponent(one.id)}` }, one.id),
     one.model,
-    one.worker,
+    route(one),
+    one.worker ?? "–",
     one.first_token_ms === null ? "waits for its first token" : "answers",
     time(one.age_ms),
     one.prompt_tokens ?? "–",
-    one.completion_tokens,
+    one.completion_tokens ?? "–",
   ]);
   const shown = table(
-    ["Request", "Model", "Worker", "State", "#Age", "#Tokens in", "#Tokens out"],
+    ["Request", "Model", "Sent to", "Worker", "State", "#Age", "#Tokens in", "#Tokens out"],
     rows,
     "None is open.",
   );
@@ -137,12 +138,19 @@ function workerTable(workers) {
     health(worker),
     worker.active,
     lines(worker.models, (model) => model.name),
-    lines(worker.models, (model) => model.executor),
+    lines(worker.models, (model) => model.executor || "Triton"),
+    lines(worker.models, cache),
     lines(worker.models, (model) => model.adapters.join(", ") || "–"),
     lines(worker.models, (model) => model.version.slice(0, 12) || "–"),
   ]);
-  const heads = ["Worker", "Health", "#Open", "Models", "Executor", "Adapters", "Version"];
+  const heads = ["Worker", "Health", "#Open", "Models", "Executor", "KV cache", "Adapters", "Version"];
   return table(heads, rows, "No worker is configured, or this key may not see them.");
+}
+
+/** How full a model's KV cache is. Plain Triton does not report it, and some executors have none. */
+function cache({ cache }) {
+  if (!cache) return "unknown";
+  return `${figure((100 * cache.used) / cache.blocks)} % of ${figure(cache.blocks)} blocks`;
 }
 
 const lines = (items, text) => items.map((item) => h("div", {}, text(item)));

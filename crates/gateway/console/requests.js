@@ -1,7 +1,7 @@
 // The page Requests: the latest requests that have ended, and the way that one of them went.
 
 import { h, labeled } from "./dom.js";
-import { time } from "./format.js";
+import { route, time } from "./format.js";
 import { askJson } from "./server.js";
 import { table } from "./table.js";
 
@@ -11,6 +11,22 @@ const WHY = {
   full: "was full",
   silent: "had stopped answering",
   leaving: "was about to end",
+};
+
+/** What a status says of a refusal. */
+const REFUSED = {
+  400: "the request is wrong",
+  403: "this key, or this page, may not do that",
+  404: "there is no such model or path",
+  408: "the body did not come in time",
+  413: "the body is too large",
+  415: "the body is not JSON",
+  429: "a limit is reached: of the gateway, or of this key",
+  500: "the server has a fault: its log has the reason",
+  501: "the server does not do that",
+  503: "no worker could take it",
+  504: "it took longer than it may",
+  529: "no worker could take it",
 };
 
 /** Fills the section of the page. Returns what is to be called when it is shown, with a request's id or without. */
@@ -44,15 +60,16 @@ function list(requests) {
   const rows = requests.map((request) => [
     h("a", { href: `#requests/${encodeURIComponent(request.id)}` }, request.id),
     new Date(request.ended_s * 1000).toLocaleTimeString(),
-    request.model,
-    request.finish,
+    request.model || "–",
+    route(request),
+    request.finish === "refused" ? `refused: ${why(request)}` : request.finish,
     request.prompt_tokens ?? "–",
-    request.completion_tokens,
+    request.completion_tokens ?? "–",
     time(request.first_token_ms),
     time(request.total_ms),
     request.workers.length > 1 ? `${request.workers.length} workers` : "",
   ]);
-  const heads = ["Request", "Ended", "Model", "End", "#Tokens in", "#Tokens out", "#First token", "#In all", "Moved"];
+  const heads = ["Request", "Ended", "Model", "Sent to", "End", "#Tokens in", "#Tokens out", "#First token", "#In all", "Moved"];
   return [h("h2", {}, "Latest requests"), table(heads, rows, "None has ended yet.")];
 }
 
@@ -66,23 +83,33 @@ function one(id, requests) {
   const each =
     completion_tokens > 1 && first_token_ms !== null ? (total_ms - first_token_ms) / (completion_tokens - 1) : null;
   const facts = [
-    ["Model", request.model],
+    ["Model", request.model || "not read"],
+    ["Sent to", request.route],
     ["Ended", `${new Date(request.ended_s * 1000).toLocaleString()}: ${end(request)}`],
     ["Prompt", `${prompt_tokens ?? "unknown"} tokens, ${cached_tokens} of them cached`],
-    ["Answer", `${completion_tokens} tokens${each === null ? "" : `, one every ${time(each)}`}`],
-  ];
+    ["Answer", `${completion_tokens ?? "unknown"} tokens${each === null ? "" : `, one every ${time(each)}`}`],
+  ].filter(([name]) => request.finish !== "refused" || !["Prompt", "Answer"].includes(name));
   return [
     h("h2", {}, "The way of this request"),
     h("dl", { class: "facts" }, ...facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)])),
-    bar(prepared_ms, first_token_ms, total_ms),
+    ...(request.finish === "refused" ? [] : [bar(prepared_ms, first_token_ms, total_ms)]),
     table(["When", "What"], steps(request), ""),
   ];
 }
 
-function end({ finish, status }) {
+/** Why a request was refused, as far as its client's text is not needed for it. */
+function why({ status, code, param }) {
+  const words = REFUSED[status] ?? `status ${status}`;
+  const more = [param && `field ${param}`, code].filter(Boolean).join(", ");
+  return more ? `${words} (${more})` : words;
+}
+
+function end(request) {
+  const { finish, status } = request;
+  if (finish === "refused") return `refused with status ${status}: ${why(request)}`;
   if (finish === "error") return `failed with status ${status}`;
   if (finish === "cancelled") return "its client left, or stopped it";
-  return finish === "stop" ? "whole" : "cut by its limit on tokens";
+  return finish === "stop" || finish === "answered" ? "whole" : "cut by its limit on tokens";
 }
 
 /** Where the time went, as parts of a bar. */

@@ -16,19 +16,23 @@ use inflight_kserve::inference::grpc_inference_service_server::{
     GrpcInferenceService, GrpcInferenceServiceServer,
 };
 use inflight_openai::ApiError;
-use inflight_upstream::delivery::CallContext;
+use inflight_upstream::delivery::{CallContext, Place, Witness};
 use inflight_upstream::forward::ForwardCall;
 use inflight_upstream::trace::Entry;
 use tokio::time::Instant;
 use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use crate::client::{Addresses, Client, Connection};
+use crate::admission::Admitted;
+use crate::client::{Addresses, Client, Connection, Owner};
 use crate::middleware::RequestContext;
 use crate::quota::Quota;
+use crate::requests::{Facts, Witnessed, shortened};
 use crate::server::Port;
 use crate::state::AppState;
 
+/// The method of a call whose answer comes in one piece.
+const ONE: &str = "ModelInfer";
 /// Calls at once on one connection: Triton's clients open one stream for each request.
 const MAX_STREAMS: u32 = 1024;
 /// Bytes of requests that one stream may send ahead of being read; a connection may send twice that.
@@ -105,30 +109,67 @@ struct LetIn {
     context: CallContext,
     /// Of the client's key.
     quota: Option<Arc<Quota>>,
+    looked_at: LookedAt,
+}
+
+/// How people find its requests.
+struct LookedAt {
+    id: Arc<str>,
+    owner: Owner,
+}
+
+impl LookedAt {
+    /// Lists a request, and takes the place that it got.
+    ///
+    /// # Errors
+    /// It got none.
+    fn hold(
+        &self,
+        state: &AppState,
+        method: &'static str,
+        model: &str,
+        place: Result<Admitted, ApiError>,
+        witness: &mut Option<Arc<dyn Witness>>,
+    ) -> Result<Option<Place>, Status> {
+        let listed = state.requests.as_ref().map(|requests| {
+            let (id, owner) = (Arc::clone(&self.id), self.owner.clone());
+            let facts = Facts::new(id, method, shortened(model), owner, Instant::now());
+            Witnessed::new(requests, facts)
+        });
+        if let (Err(error), Some(listed)) = (&place, &listed) {
+            listed.failed(error);
+        }
+        let place = place.map_err(|error| status(&error))?;
+        *witness = listed.map(|it| it as Arc<dyn Witness>);
+        Ok(Some(Arc::new(place) as Place))
+    }
 }
 
 impl Service {
-    /// Lets a call in, and says what its server is to know of it.
+    /// Lets a call in, and says what its server is to know of it. `model`: what is to work on it.
     ///
     /// # Errors
     /// No key, a wrong one, or no place.
-    fn admit<T>(&self, request: &Request<T>, kind: Kind) -> Result<LetIn, Status> {
+    fn admit<T>(&self, request: &Request<T>, kind: Kind, model: &str) -> Result<LetIn, Status> {
         let headers = request.metadata().as_ref();
         let client = self.client(request.extensions());
         if kind != Kind::Probe {
             let known = self.state.access.allows(client.as_deref(), headers);
             known.map_err(|error| status(&error))?;
         }
-        let mut context = RequestContext::new(headers);
+        let mut context = RequestContext::new(headers, ONE);
         if let Some(tracer) = self.state.tracer.as_ref().filter(|_| kind == Kind::Work) {
-            let entry = Entry::Grpc {
-                method: "ModelInfer",
-            };
+            let entry = Entry::Grpc { method: ONE };
             context.trace = context
                 .trace
                 .record(tracer, entry, &context.id, context.started);
         }
         let timeout = self.state.request_timeout;
+        let owner = client.as_ref().map(|client| client.owner());
+        let looked_at = LookedAt {
+            id: Arc::clone(&context.id),
+            owner: owner.unwrap_or_default(),
+        };
         let mut context = CallContext {
             request_id: context.id,
             trace: context.trace,
@@ -138,12 +179,13 @@ impl Service {
         };
         if kind == Kind::Work {
             let place = self.state.admission.admit(client.as_ref());
-            context.place = Some(Arc::new(place.map_err(|error| status(&error))?));
+            context.place = looked_at.hold(&self.state, ONE, model, place, &mut context.witness)?;
         }
         let quota = client.as_ref().and_then(|client| client.quota());
         Ok(LetIn {
             quota: quota.cloned(),
             context,
+            looked_at,
         })
     }
 
@@ -181,12 +223,10 @@ macro_rules! passed_on {
             Self: 'async_trait,
         {
             Box::pin(async move {
-                let LetIn { context, .. } = self.admit(&request, Kind::$kind)?;
+                let LetIn { context, .. } = self.admit(&request, Kind::$kind, "")?;
                 let forward = Arc::clone(&self.state.forward);
                 let call = ForwardCall { forward, context };
-                let answer = call.$rpc(Request::new(request.into_inner())).await;
-                call.context.trace.code(answer.as_ref().err().map_or(Code::Ok, Status::code));
-                answer
+                call.$rpc(Request::new(request.into_inner())).await
             })
         }
     )*};
@@ -200,9 +240,23 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<Streaming<wire::ModelInferRequest>>,
     ) -> Result<Response<stream::Answers>, Status> {
-        let let_in = self.admit(&request, Kind::Question)?;
+        let let_in = self.admit(&request, Kind::Question, "")?;
         let incoming = request.into_inner();
         Ok(Response::new(stream::open(&self.state, let_in, incoming)))
+    }
+
+    async fn model_infer(
+        &self,
+        request: Request<wire::ModelInferRequest>,
+    ) -> Result<Response<wire::ModelInferResponse>, Status> {
+        let model = &request.get_ref().model_name;
+        let LetIn { context, .. } = self.admit(&request, Kind::Work, model)?;
+        let forward = Arc::clone(&self.state.forward);
+        let call = ForwardCall { forward, context };
+        let answer = call.model_infer(Request::new(request.into_inner())).await;
+        let code = answer.as_ref().err().map_or(Code::Ok, Status::code);
+        call.context.trace.code(code);
+        answer
     }
 
     passed_on! {
@@ -212,7 +266,6 @@ impl GrpcInferenceService for Service {
         server_metadata(ServerMetadataRequest) -> ServerMetadataResponse: Question;
         model_metadata(ModelMetadataRequest) -> ModelMetadataResponse: Question;
         model_config(ModelConfigRequest) -> ModelConfigResponse: Question;
-        model_infer(ModelInferRequest) -> ModelInferResponse: Work;
         model_statistics(ModelStatisticsRequest) -> ModelStatisticsResponse: Question;
         repository_index(RepositoryIndexRequest) -> RepositoryIndexResponse: Question;
         repository_model_load(RepositoryModelLoadRequest) -> RepositoryModelLoadResponse: Question;

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
-use http::{HeaderValue, Version, header};
+use http::{HeaderValue, Method, StatusCode, Version, header};
 use inflight_openai::ApiError;
 use inflight_upstream::trace::Entry;
 
@@ -20,9 +20,10 @@ use self::access_log::Requested;
 use self::rate_limits::Dialect;
 pub(crate) use self::request_id::RequestContext;
 pub(crate) use self::timing::Timing;
-use crate::client::Client;
-use crate::error;
+use crate::client::{Client, Owner};
+use crate::error::{self, Failure};
 use crate::request_body;
+use crate::requests::{End, Facts, Requests};
 use crate::state::AppState;
 
 /// What is known of a path before its handler runs.
@@ -51,7 +52,6 @@ pub(crate) async fn around(
     mut request: Request,
     next: Next,
 ) -> Response {
-    let mut context = RequestContext::new(request.headers());
     let path = request.uri().path();
     let is_anthropic = error::is_anthropic(path, request.headers());
     let here = known.get(path);
@@ -63,6 +63,7 @@ pub(crate) async fn around(
         is_kserve: error::is_kserve(path) && !error::is_probe(path),
         method: request.method().clone(),
     };
+    let mut context = RequestContext::new(request.headers(), requested.route);
     let is_call = requested.is_openai || requested.is_anthropic || requested.is_kserve;
     let needs_key = is_call || here.is_some_and(|known| known.needs_key);
     if let Some(tracer) = state.tracer.as_ref().filter(|_| is_call) {
@@ -77,6 +78,11 @@ pub(crate) async fn around(
     let allowed = state.access.check(&mut request, needs_key);
     let client = Client::of(request.extensions());
     let quota = client.and_then(|client| client.quota()).cloned();
+    let listing = state
+        .requests
+        .as_ref()
+        .filter(|_| is_call && requested.method == Method::POST);
+    let listing = listing.map(|list| (list, client.map(|it| it.owner()).unwrap_or_default()));
     let mut response = match allowed {
         Ok(()) => {
             request.extensions_mut().insert(context.clone());
@@ -95,8 +101,31 @@ pub(crate) async fn around(
         rate_limits::add_headers(&quota.left(), dialect, response.headers_mut());
     }
     context.trace.status(response.status().as_u16());
+    if let Some((list, owner)) = listing {
+        list_refusal(list, owner, &context, &response);
+    }
     access_log::record(&state.metrics, &context, &requested, &mut response);
     response
+}
+
+/// Lists a request that was answered with an error, for those who look. One without a valid key is nobody's.
+fn list_refusal(list: &Requests, owner: Owner, context: &RequestContext, response: &Response) {
+    let status = response.status();
+    let Some(failure) = response.extensions().get::<Failure>() else {
+        return;
+    };
+    if status == StatusCode::UNAUTHORIZED {
+        return;
+    }
+    let (id, model) = (Arc::clone(&context.id), Arc::default());
+    list.refuse(
+        Facts::new(id, context.route, model, owner, context.started),
+        End {
+            status: status.as_u16(),
+            failure: Some(failure.clone()),
+            ..End::now(context.started.elapsed(), "refused")
+        },
+    );
 }
 
 /// Whether a path is of the OpenAI API, known or not.

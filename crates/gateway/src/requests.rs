@@ -1,7 +1,9 @@
-//! The requests that generate, as people look at them: those that are open, and the latest that have ended. Owns what
-//! is kept of each, how many, and whose they are. Knows nothing of what requests say.
+//! The requests that generate, as people look at them: those that are open, the latest that have ended, and the latest
+//! that were refused. Owns what is kept of each, how many, and whose they are. Knows nothing of what requests say.
 //!
 //! A request takes its place here once and leaves it once; a token costs nothing but the store of a number.
+
+mod witnessed;
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,10 +15,17 @@ use slotmap::{DefaultKey, SlotMap};
 use smallvec::SmallVec;
 use tokio::time::Instant;
 
+pub(crate) use self::witnessed::Witnessed;
 use crate::client::Owner;
+use crate::error::Failure;
 
 /// Kept of requests that have ended: minutes of an ordinary gateway, in some hundred kilobytes.
 pub(crate) const MOST_ENDED: usize = 512;
+/// Kept of requests that no worker had, apart from the others: a client that is refused often pushes out none of them.
+pub(crate) const MOST_REFUSED: usize = 128;
+
+/// Characters that are kept of a name of a model that nobody may have.
+const MOST_NAME: usize = 128;
 
 /// Not known, of a number that is.
 const UNKNOWN: u64 = u64::MAX;
@@ -32,7 +41,7 @@ pub(crate) struct Sending {
 }
 
 /// How a request ended.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct End {
     pub(crate) at: SystemTime,
     /// Since its arrival.
@@ -41,12 +50,31 @@ pub(crate) struct End {
     /// Of a failure.
     pub(crate) status: u16,
     pub(crate) cached_tokens: u64,
+    /// Of a refusal.
+    pub(crate) failure: Option<Failure>,
+}
+
+impl End {
+    /// The end, now, of a request that arrived so long ago.
+    pub(crate) fn now(total: Duration, finish: &'static str) -> Self {
+        Self {
+            at: SystemTime::now(),
+            total,
+            finish,
+            status: 0,
+            cached_tokens: 0,
+            failure: None,
+        }
+    }
 }
 
 /// What is known of one request.
 #[derive(Debug)]
 pub(crate) struct Facts {
     pub(crate) id: Arc<str>,
+    /// Where it came in: the template of a path, or a method of gRPC.
+    pub(crate) route: &'static str,
+    /// Empty: nobody has read it.
     pub(crate) model: Arc<str>,
     owner: Owner,
     started: Instant,
@@ -61,9 +89,16 @@ pub(crate) struct Facts {
 
 impl Facts {
     /// Of a request that arrived at `started`.
-    pub(crate) fn new(id: Arc<str>, model: Arc<str>, owner: Owner, started: Instant) -> Self {
+    pub(crate) fn new(
+        id: Arc<str>,
+        route: &'static str,
+        model: Arc<str>,
+        owner: Owner,
+        started: Instant,
+    ) -> Self {
         Self {
             id,
+            route,
             model,
             owner,
             started,
@@ -85,8 +120,9 @@ impl Facts {
         known(&self.prompt_tokens)
     }
 
-    pub(crate) fn completion_tokens(&self) -> u64 {
-        self.completion_tokens.load(Ordering::Relaxed)
+    /// `None`: nobody counts them.
+    pub(crate) fn completion_tokens(&self) -> Option<u64> {
+        known(&self.completion_tokens)
     }
 
     /// Since its arrival.
@@ -100,8 +136,13 @@ impl Facts {
     }
 
     /// `None`: it is open.
-    pub(crate) fn end(&self) -> Option<End> {
-        self.end.get().copied()
+    pub(crate) fn end(&self) -> Option<&End> {
+        self.end.get()
+    }
+
+    /// When it ended, for those that have.
+    fn ended_at(&self) -> Option<SystemTime> {
+        self.end().map(|end| end.at)
     }
 }
 
@@ -114,6 +155,7 @@ fn known(number: &AtomicU64) -> Option<u64> {
 pub(crate) struct Requests {
     open: Mutex<SlotMap<DefaultKey, Arc<Facts>>>,
     ended: Mutex<VecDeque<Arc<Facts>>>,
+    refused: Mutex<VecDeque<Arc<Facts>>>,
 }
 
 impl Default for Requests {
@@ -121,6 +163,7 @@ impl Default for Requests {
         Self {
             open: Mutex::default(),
             ended: Mutex::new(VecDeque::with_capacity(MOST_ENDED)),
+            refused: Mutex::default(),
         }
     }
 }
@@ -149,10 +192,48 @@ impl Requests {
 
     /// The requests of `owner` that have ended, the latest first.
     pub(crate) fn ended(&self, owner: &Owner) -> Vec<Arc<Facts>> {
-        let ended = self.ended.lock();
-        let own = ended.iter().rev().filter(|facts| facts.owner == *owner);
-        own.cloned().collect()
+        let mut own = Vec::new();
+        for list in [&self.ended, &self.refused] {
+            let list = list.lock();
+            own.extend(
+                list.iter()
+                    .rev()
+                    .filter(|facts| facts.owner == *owner)
+                    .cloned(),
+            );
+        }
+        own.sort_by_key(|facts| std::cmp::Reverse(facts.ended_at()));
+        own
     }
+
+    /// Adds a request that was answered with an error, unless it is here already: a worker had it.
+    pub(crate) fn refuse(&self, facts: Facts, end: End) {
+        let is_here = |list: &Mutex<VecDeque<Arc<Facts>>>| {
+            let list = list.lock();
+            // The same id, and not an equal one, which clients choose.
+            list.iter().rev().any(|it| Arc::ptr_eq(&it.id, &facts.id))
+        };
+        if !is_here(&self.ended) && !is_here(&self.refused) {
+            let _ = facts.end.set(end);
+            push(&self.refused, MOST_REFUSED, Arc::new(facts));
+        }
+    }
+}
+
+/// A name that a client chose, as far as it is kept.
+pub(crate) fn shortened(name: &str) -> Arc<str> {
+    let end = name.char_indices().nth(MOST_NAME);
+    name[..end.map_or(name.len(), |(at, _)| at)].into()
+}
+
+/// Adds the latest, and forgets the oldest beyond `most`.
+fn push(list: &Mutex<VecDeque<Arc<Facts>>>, most: usize, facts: Arc<Facts>) {
+    let mut list = list.lock();
+    let oldest = (list.len() >= most).then(|| list.pop_front());
+    list.push_back(facts);
+    // What it held is freed outside.
+    drop(list);
+    drop(oldest);
 }
 
 /// A request's own hold on its facts.
@@ -193,7 +274,17 @@ impl OpenFacts {
         self.facts.first_output.store(micros, Ordering::Relaxed);
     }
 
-    /// It has ended.
+    /// Nobody counts what it generates.
+    pub(crate) fn uncounted(&self) {
+        self.generated(UNKNOWN);
+    }
+
+    /// Time since its arrival.
+    pub(crate) fn age(&self) -> Duration {
+        self.facts.age()
+    }
+
+    /// It has ended. Only what is said first counts.
     pub(crate) fn ended(&self, end: End) {
         let _ = self.facts.end.set(end);
     }
@@ -202,12 +293,11 @@ impl OpenFacts {
 impl Drop for OpenFacts {
     fn drop(&mut self) {
         self.list.open.lock().remove(self.key);
-        let mut ended = self.list.ended.lock();
-        let oldest = (ended.len() >= MOST_ENDED).then(|| ended.pop_front());
-        ended.push_back(Arc::clone(&self.facts));
-        // What it held is freed outside.
-        drop(ended);
-        drop(oldest);
+        let facts = Arc::clone(&self.facts);
+        match self.facts.sendings.lock().is_empty() {
+            true => push(&self.list.refused, MOST_REFUSED, facts),
+            false => push(&self.list.ended, MOST_ENDED, facts),
+        }
     }
 }
 
@@ -217,17 +307,11 @@ mod tests {
     use crate::client::Held;
 
     fn facts(id: &str, owner: &Owner) -> Facts {
-        Facts::new(id.into(), "m".into(), owner.clone(), Instant::now())
+        Facts::new(id.into(), "/r", "m".into(), owner.clone(), Instant::now())
     }
 
     fn end() -> End {
-        End {
-            at: SystemTime::now(),
-            total: Duration::from_millis(3),
-            finish: "stop",
-            status: 0,
-            cached_tokens: 0,
-        }
+        End::now(Duration::from_millis(3), "stop")
     }
 
     fn ids(list: &[Arc<Facts>]) -> Vec<&str> {
@@ -242,7 +326,10 @@ mod tests {
         let open = list.add(facts("one", &key));
         open.sent(&"a:1".into(), None);
         open.prompt(Some(7));
-        drop(list.add(facts("two", &key)));
+        let two = list.add(facts("two", &key));
+        two.sent(&"a:1".into(), None);
+        two.ended(end());
+        drop(two);
         assert_eq!(ids(&list.open(&key)), ["one"]);
         assert_eq!(ids(&list.ended(&key)), ["two"]);
         assert!(list.open(&everybody).is_empty() && list.ended(&everybody).is_empty());
@@ -256,7 +343,7 @@ mod tests {
         drop(open);
         let ended = list.ended(&key);
         assert_eq!(ids(&ended), ["one", "two"], "the latest first");
-        assert_eq!(ended[0].completion_tokens(), 4);
+        assert_eq!(ended[0].completion_tokens(), Some(4));
         assert_eq!(ended[0].first_output(), Some(Duration::from_millis(2)));
         assert_eq!(ended[0].end().unwrap().finish, "stop");
         assert_eq!(&*ended[0].sendings()[0].worker, "a:1");
@@ -267,11 +354,48 @@ mod tests {
         let list = Arc::new(Requests::default());
         let owner = Owner::default();
         for number in 0..MOST_ENDED + 3 {
-            drop(list.add(facts(&number.to_string(), &owner)));
+            let one = list.add(facts(&number.to_string(), &owner));
+            one.sent(&"a:1".into(), None);
+            one.ended(end());
         }
         let ended = list.ended(&owner);
         assert_eq!(ended.len(), MOST_ENDED);
         assert_eq!(&*ended[0].id, (MOST_ENDED + 2).to_string());
         assert!(list.open(&owner).is_empty());
+        for number in 0..MOST_REFUSED + 3 {
+            list.refuse(facts(&format!("refused-{number}"), &owner), end());
+        }
+        let all = list.ended(&owner);
+        assert_eq!(
+            all.len(),
+            MOST_ENDED + MOST_REFUSED,
+            "no refusal pushes out another request"
+        );
+        assert_eq!(&*all[0].id, format!("refused-{}", MOST_REFUSED + 2));
+    }
+
+    #[test]
+    fn a_request_that_a_worker_had_is_not_refused_as_well() {
+        let list = Arc::new(Requests::default());
+        let owner = Owner::default();
+        let one = facts("same", &owner);
+        let again = |id: &Arc<str>| {
+            Facts::new(
+                Arc::clone(id),
+                "/r",
+                "".into(),
+                Owner::default(),
+                Instant::now(),
+            )
+        };
+        let (same, equal) = (again(&one.id), again(&"same".into()));
+        let open = list.add(one);
+        open.sent(&"a:1".into(), None);
+        open.ended(End::now(Duration::ZERO, "error"));
+        drop(open);
+        list.refuse(same, End::now(Duration::ZERO, "refused"));
+        assert_eq!(list.ended(&owner).len(), 1);
+        list.refuse(equal, End::now(Duration::ZERO, "refused"));
+        assert_eq!(list.ended(&owner).len(), 2, "clients choose ids");
     }
 }

@@ -88,6 +88,9 @@ pub struct WorkerLoad {
     pub iterations_total: u64,
     #[prost(double, tag = "9")]
     pub iteration_seconds_total: f64,
+    /// Device blocks in all; 0: the executor has none, or has not said yet.
+    #[prost(uint64, tag = "10")]
+    pub total_blocks: u64,
 }
 /// Generated client implementations.
 pub mod cache_state_client {

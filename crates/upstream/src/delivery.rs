@@ -41,6 +41,18 @@ pub struct ResumeLimits {
 /// Held as long as a request is open. Opaque here: its type belongs to the caller.
 pub type Place = Arc<dyn Any + Send + Sync>;
 
+/// Hears how a request goes, for people who look at it: a few times for each request, never for a token.
+pub trait Witness: std::fmt::Debug + Send + Sync {
+    /// A server has it now, `because` of what was wrong with the one before.
+    fn sent(&self, server: &Arc<str>, because: Option<&'static str>);
+
+    /// The first output came.
+    fn first_output(&self);
+
+    /// It has ended: well, or with an error of this code. Only what is said first counts.
+    fn ended(&self, code: Code);
+}
+
 /// What is known of a request whatever it says, and how long it may take.
 #[derive(Clone, Debug, Default)]
 pub struct CallContext {
@@ -57,6 +69,31 @@ pub struct CallContext {
     pub caller: Option<Caller>,
     /// What it is stopped by, held until the last of it is gone.
     pub named: Option<Arc<Named>>,
+    /// Who looks at it, held until the last of it is gone.
+    pub witness: Option<Arc<dyn Witness>>,
+}
+
+impl CallContext {
+    /// Notes that a server has the request now.
+    pub(crate) fn sent(&self, server: &Arc<str>, because: Option<RetryReason>) {
+        if let Some(witness) = &self.witness {
+            witness.sent(server, because.map(|reason| reason.label()));
+        }
+    }
+
+    /// Notes that the first output came.
+    pub(crate) fn first_output_came(&self) {
+        if let Some(witness) = &self.witness {
+            witness.first_output();
+        }
+    }
+
+    /// Notes that the request has ended.
+    pub(crate) fn ended(&self, code: Code) {
+        if let Some(witness) = &self.witness {
+            witness.ended(code);
+        }
+    }
 }
 
 /// A request in the words of its API.
@@ -173,6 +210,7 @@ pub async fn deliver<R: Deliverable>(
     tokio::pin!(ended);
     let mut tried = Tried::default();
     let mut sent = request.send(&mut tried)?;
+    context.sent(&sent.address, None);
     let mut heeds_silence = true;
     loop {
         let silence = async {
@@ -205,6 +243,7 @@ pub async fn deliver<R: Deliverable>(
                     reason = reason.label(),
                     "request sent to another worker"
                 );
+                context.sent(&next.address, Some(reason));
                 let labels = RetryLabels::from(reason);
                 retries.get_or_create(&labels).inc();
                 sent = next;

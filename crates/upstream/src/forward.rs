@@ -134,6 +134,22 @@ impl Forward {
     pub async fn stream(
         self: &Arc<Self>,
         message: ModelInferRequest,
+        context: CallContext,
+    ) -> Result<ForwardStream, Status> {
+        let witness = context.witness.clone();
+        let begun = self.begin(message, context).await;
+        if let Some(witness) = witness {
+            match &begun {
+                Ok(_) => witness.first_output(),
+                Err(status) => witness.ended(status.code()),
+            }
+        }
+        begun
+    }
+
+    async fn begin(
+        self: &Arc<Self>,
+        message: ModelInferRequest,
         mut context: CallContext,
     ) -> Result<ForwardStream, Status> {
         let since = Instant::now();

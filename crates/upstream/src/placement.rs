@@ -25,6 +25,7 @@ use tokio::time::Instant;
 
 pub use self::ask::{Ask, FIRST_LEVEL};
 pub use self::placed::Placed;
+pub use self::reports::CacheUsage;
 pub use self::seat::{CacheReports, Seat};
 pub use self::trust::Fault;
 use crate::metrics::{PlacedBy, Placements};

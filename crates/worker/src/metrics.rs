@@ -103,6 +103,7 @@ struct Counters {
 #[derive(Clone, Debug)]
 pub(crate) struct Figures {
     pub(crate) free_blocks: u64,
+    pub(crate) total_blocks: u64,
     pub(crate) generated_tokens: u64,
     pub(crate) totals: IterationTotals,
 }
@@ -206,6 +207,7 @@ impl Metrics {
         let cache = cache.and_then(|stats| stats.kv_cache_stats.as_ref());
         Figures {
             free_blocks: cache.map_or(0, |cache| cache.free_num_blocks),
+            total_blocks: cache.map_or(0, |cache| cache.max_num_blocks),
             generated_tokens: self.generated_tokens.load(Ordering::Relaxed),
             totals: counters.totals.clone(),
         }

@@ -11,7 +11,7 @@ use inflight_kserve::inference::{
 };
 use inflight_kserve::names;
 use inflight_kserve::streamed::EncodedResponse;
-use inflight_upstream::delivery::{CallContext, Place};
+use inflight_upstream::delivery::CallContext;
 use inflight_upstream::survival::Report;
 use inflight_upstream::trace::Entry;
 use tokio::sync::mpsc;
@@ -20,10 +20,11 @@ use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use super::{LetIn, status};
-use crate::quota::Quota;
+use super::LetIn;
 use crate::state::AppState;
 
+/// The method.
+const MANY: &str = "ModelStreamInfer";
 /// Responses of all requests that may wait for the client.
 const WAITING: usize = 64;
 
@@ -34,11 +35,11 @@ pub(super) type Answers = ReceiverStream<Answer>;
 /// Reads requests until the client ends its side, and answers each.
 pub(super) fn open(
     state: &Arc<AppState>,
-    LetIn { context, quota }: LetIn,
+    let_in: LetIn,
     incoming: Streaming<ModelInferRequest>,
 ) -> Answers {
     let (sender, answers) = mpsc::channel(WAITING);
-    let reading = read(Arc::clone(state), context, quota, incoming, sender.clone());
+    let reading = read(Arc::clone(state), let_in, incoming, sender.clone());
     tokio::spawn(async move {
         tokio::select! {
             () = reading => {}
@@ -51,11 +52,15 @@ pub(super) fn open(
 
 async fn read(
     state: Arc<AppState>,
-    context: CallContext,
-    quota: Option<Arc<Quota>>,
+    let_in: LetIn,
     mut incoming: Streaming<ModelInferRequest>,
     sender: mpsc::Sender<Answer>,
 ) {
+    let LetIn {
+        context,
+        quota,
+        looked_at,
+    } = let_in;
     let mut requests = JoinSet::new();
     loop {
         let message = tokio::select! {
@@ -66,25 +71,27 @@ async fn read(
         match message {
             Ok(Some(message)) => {
                 let (id, model) = (message.id.clone(), message.model_name.clone());
-                let place = match state.admission.place(quota.as_ref()) {
-                    Ok(place) => Some(Arc::new(place) as Place),
-                    Err(error) => {
-                        let _ = sender.send(Ok(failed(id, model, &status(&error)))).await;
+                let mut witness = None;
+                let place = state.admission.place(quota.as_ref());
+                let place = looked_at.hold(&state, MANY, &model, place, &mut witness);
+                let place = match place {
+                    Ok(place) => place,
+                    Err(refused) => {
+                        let _ = sender.send(Ok(failed(id, model, &refused))).await;
                         continue;
                     }
                 };
                 let trace = context.trace.clone();
                 let trace = match &state.tracer {
                     Some(tracer) => {
-                        let entry = Entry::Grpc {
-                            method: "ModelStreamInfer",
-                        };
+                        let entry = Entry::Grpc { method: MANY };
                         trace.record(tracer, entry, &context.request_id, Instant::now())
                     }
                     None => trace,
                 };
                 let mut context = CallContext {
                     place,
+                    witness,
                     trace,
                     deadline: None,
                     ..context.clone()

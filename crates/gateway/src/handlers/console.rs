@@ -7,6 +7,7 @@ use std::time::UNIX_EPOCH;
 use axum::Json;
 use axum::extract::{Request, State};
 use inflight_upstream::connection::Connection;
+use inflight_upstream::placement::CacheUsage;
 use inflight_upstream::slot::WorkerSlot;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -45,12 +46,15 @@ struct Open {
 #[derive(Serialize, JsonSchema)]
 struct OpenRequest {
     id: String,
+    /// The template of its path, or a method of gRPC.
+    route: &'static str,
     model: String,
     worker: Option<String>,
     age_ms: f64,
     first_token_ms: Option<f64>,
     prompt_tokens: Option<u64>,
-    completion_tokens: u64,
+    /// `null`: nobody counts them, as for KServe's requests.
+    completion_tokens: Option<u64>,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -75,6 +79,16 @@ struct Model {
     /// Names of its LoRA adapters.
     adapters: Vec<String>,
     max_model_len: Option<usize>,
+    /// How full its KV cache is; `null`: unknown. A plain Triton server does not report it.
+    cache: Option<Cache>,
+}
+
+/// Blocks of a KV cache.
+#[derive(Serialize, JsonSchema)]
+struct Cache {
+    blocks: u64,
+    /// Held by requests.
+    used: u64,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -101,6 +115,9 @@ pub(crate) struct Ended {
 #[derive(Serialize, JsonSchema)]
 struct EndedRequest {
     id: String,
+    /// The template of its path, or a method of gRPC.
+    route: &'static str,
+    /// Empty: refused before it was read.
     model: String,
     /// Seconds since 1970.
     ended_s: f64,
@@ -110,11 +127,16 @@ struct EndedRequest {
     total_ms: f64,
     prompt_tokens: Option<u64>,
     cached_tokens: u64,
-    completion_tokens: u64,
-    /// `stop`, `length`, `error` or `cancelled`.
+    /// `null`: nobody counts them, as for KServe's requests.
+    completion_tokens: Option<u64>,
+    /// `stop`, `length`, `error` or `cancelled`; `answered`: whole, over KServe; `refused`: an error before a worker had it.
     finish: &'static str,
-    /// Of an error.
+    /// Of an error or a refusal.
     status: Option<u16>,
+    /// Of a refusal, as the client got it.
+    code: Option<&'static str>,
+    /// The field that was wrong.
+    param: Option<String>,
     workers: Vec<Visit>,
 }
 
@@ -175,6 +197,7 @@ fn owner(request: &Request) -> Owner {
 fn open_request(facts: &Arc<Facts>) -> OpenRequest {
     OpenRequest {
         id: facts.id.to_string(),
+        route: facts.route,
         model: facts.model.to_string(),
         worker: facts
             .sendings()
@@ -190,9 +213,11 @@ fn open_request(facts: &Arc<Facts>) -> OpenRequest {
 fn ended_request(facts: &Arc<Facts>) -> Option<EndedRequest> {
     let end = facts.end()?;
     let sendings = facts.sendings();
+    let failure = end.failure.as_ref();
     let since_1970 = end.at.duration_since(UNIX_EPOCH).unwrap_or_default();
     Some(EndedRequest {
         id: facts.id.to_string(),
+        route: facts.route,
         model: facts.model.to_string(),
         ended_s: since_1970.as_secs_f64(),
         prepared_ms: sendings.first().map_or(0.0, |first| millis(first.at)),
@@ -202,7 +227,9 @@ fn ended_request(facts: &Arc<Facts>) -> Option<EndedRequest> {
         cached_tokens: end.cached_tokens,
         completion_tokens: facts.completion_tokens(),
         finish: end.finish,
-        status: Some(end.status).filter(|_| end.finish == "error"),
+        status: Some(end.status).filter(|status| *status > 0),
+        code: failure.and_then(|failure| failure.code),
+        param: failure.and_then(|failure| failure.param.clone()),
         workers: sendings.into_iter().map(visit).collect(),
     })
 }
@@ -241,6 +268,10 @@ fn model(connection: &Arc<Connection>) -> Model {
             .map(|adapter| adapter.name.clone())
             .collect(),
         max_model_len: connection.served.context(),
+        cache: connection
+            .seat()
+            .and_then(|seat| seat.cache_usage())
+            .map(|CacheUsage { blocks, used }| Cache { blocks, used }),
     }
 }
 

@@ -71,6 +71,7 @@ pub(super) async fn receive(state: &AppState, request: Request) -> Result<Receiv
     let mut context = context.unwrap_or_else(|| RequestContext {
         id: Arc::from(""),
         started: Instant::now(),
+        route: "",
         trace: Trace::None,
         deadline: None,
         is_idle: false,

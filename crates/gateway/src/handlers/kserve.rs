@@ -11,7 +11,7 @@ use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::streamed::EncodedResponse;
 use inflight_openai::ApiError;
 use inflight_rest::{Call, Coding, RestError, Route, Upstream};
-use inflight_upstream::delivery::{CallContext, Place};
+use inflight_upstream::delivery::{CallContext, Place, Witness};
 use inflight_upstream::forward::{ForwardCall, ForwardStream};
 use inflight_upstream::trace::Trace;
 use tokio::time::Instant;
@@ -23,6 +23,7 @@ use crate::client::Client;
 use crate::error;
 use crate::middleware::RequestContext;
 use crate::request_body::{self, RequestBody};
+use crate::requests::{Facts, Witnessed, shortened};
 use crate::state::AppState;
 use crate::stream::resumption::noted;
 
@@ -36,11 +37,41 @@ pub(crate) async fn call(State(state): State<Arc<AppState>>, request: Request) -
         let text = "This gateway does not serve KServe's API. Start it without `--kserve=false`, or ask a worker.";
         return RestError::new(StatusCode::NOT_FOUND, text).response();
     }
-    match answer(&state, route, request).await {
+    let witnessed = witness(&state, &route, &request);
+    match answer(&state, route, request, witnessed.clone()).await {
         Ok(response) => response,
-        Err(Failed::Here(error)) => error::flat_response(&error),
-        Err(Failed::There(error)) => error::marked(error.response()),
+        Err(failed) => {
+            if let Some(witnessed) = witnessed {
+                match &failed {
+                    Failed::Here(error) => witnessed.failed(error),
+                    Failed::There(error) => witnessed.failed_there(error),
+                }
+            }
+            match failed {
+                Failed::Here(error) => error::flat_response(&error),
+                Failed::There(error) => error::marked(error.response()),
+            }
+        }
     }
+}
+
+/// Lists a request that makes a model work for those who look.
+fn witness(state: &AppState, route: &Route, request: &Request) -> Option<Arc<Witnessed>> {
+    let requests = state.requests.as_ref()?;
+    let (Route::Infer(model) | Route::Generate(model) | Route::GenerateStream(model)) = route
+    else {
+        return None;
+    };
+    let context = request.extensions().get::<RequestContext>()?;
+    let owner = Client::of(request.extensions()).map(|client| client.owner());
+    let facts = Facts::new(
+        Arc::clone(&context.id),
+        context.route,
+        shortened(&model.name),
+        owner.unwrap_or_default(),
+        context.started,
+    );
+    Some(Witnessed::new(requests, facts))
 }
 
 /// Who failed a call: the gateway, or who answers it.
@@ -61,7 +92,12 @@ impl From<RestError> for Failed {
     }
 }
 
-async fn answer(state: &Arc<AppState>, route: Route, request: Request) -> Result<Response, Failed> {
+async fn answer(
+    state: &Arc<AppState>,
+    route: Route,
+    request: Request,
+    witnessed: Option<Arc<Witnessed>>,
+) -> Result<Response, Failed> {
     if route == Route::Ready && state.is_draining() {
         return Ok(inflight_rest::health("ready", false));
     }
@@ -103,6 +139,7 @@ async fn answer(state: &Arc<AppState>, route: Route, request: Request) -> Result
         place,
         caller: client.as_ref().map(|client| client.caller()),
         named: None,
+        witness: witnessed.map(|it| it as Arc<dyn Witness>),
     };
     trace.received();
     let bytes = body

@@ -103,7 +103,7 @@ impl Deliverable for Sending<'_> {
             (none, Some(admitted)) => {
                 let record = record(self.state, self.prepared, self.context, admitted);
                 let record = match &self.state.requests {
-                    Some(requests) => record.listed(requests, &self.owner),
+                    Some(requests) => record.listed(requests, self.context.route, &self.owner),
                     None => record,
                 };
                 let resumption = resumption(self.state, self.prepared, self.context);

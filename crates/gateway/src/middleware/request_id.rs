@@ -18,6 +18,8 @@ const MAX_REQUEST_ID: usize = 128;
 pub(crate) struct RequestContext {
     pub id: Arc<str>,
     pub started: Instant,
+    /// Where it came in: the template of its path, or a method of gRPC.
+    pub route: &'static str,
     pub trace: Trace,
     /// When it must have been answered; the handler sets it.
     pub deadline: Option<Instant>,
@@ -27,8 +29,9 @@ pub(crate) struct RequestContext {
 
 impl RequestContext {
     /// The context of a request that arrives now.
-    pub(crate) fn new(headers: &HeaderMap) -> Self {
+    pub(crate) fn new(headers: &HeaderMap, route: &'static str) -> Self {
         Self {
+            route,
             started: Instant::now(),
             id: request_id(headers),
             trace: Trace::of(headers),

@@ -82,9 +82,15 @@ impl RequestRecord {
     }
 
     /// Adds what the console shows, to clients of the same owner.
-    pub(crate) fn listed(mut self, requests: &Arc<Requests>, owner: &Owner) -> Self {
+    pub(crate) fn listed(
+        mut self,
+        requests: &Arc<Requests>,
+        route: &'static str,
+        owner: &Owner,
+    ) -> Self {
         let facts = requests.add(Facts::new(
             Arc::clone(&self.request_id),
+            route,
             self.of_model.model(),
             owner.clone(),
             self.started,
@@ -188,6 +194,7 @@ impl Drop for RequestRecord {
                 finish: self.end,
                 status: self.status,
                 cached_tokens: self.cached_tokens,
+                failure: None,
             });
         }
         if self.end == "error" && !self.is_answered {

@@ -1,15 +1,22 @@
 //! The console: who gets it, under which headers, and what it may see.
 
+use std::time::Duration;
+
 use http::Request;
 use http_body_util::Full;
 use inflight_kserve::step::FinishReason;
 use inflight_testkit::model::tokens;
+use inflight_testkit::triton::ScriptedTriton;
+use inflight_testkit::triton_models::{text_model, text_response};
 use inflight_testkit::worker::ScriptedWorker;
 use serde_json::{Value, json};
+use tonic::Status;
 
 use crate::support::{Answer, Client, Gateway, byte_model, chat, pair};
 
 const CHAT: &str = "/v1/chat/completions";
+const GENERATE: &str = "/v2/models/ensemble/generate";
+const STREAM: &str = "/v2/models/ensemble/generate_stream";
 /// As Chromium sends it.
 const BROWSER: &str = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8";
 
@@ -257,4 +264,220 @@ async fn a_key_is_needed_and_shows_its_own_requests_alone() {
     assert_eq!(status["key"]["tokens"]["limit"], 500);
     let unlimited = of_key(&gateway, "/console/status", "two").await;
     assert_eq!(unlimited["key"], Value::Null);
+}
+
+/// The latest requests that have ended, each as these fields of it.
+async fn ended(gateway: &Gateway, fields: &[&str]) -> Vec<Value> {
+    let ended = gateway.get("/console/requests").await.json();
+    let requests = ended["requests"].as_array().unwrap();
+    let of = |one: &Value| fields.iter().map(|field| one[*field].clone()).collect();
+    requests.iter().map(of).collect()
+}
+
+#[tokio::test]
+async fn a_request_of_kserve_is_seen_while_it_lives_and_afterwards() {
+    let mut triton = ScriptedTriton::start([text_model("ensemble")]).await;
+    let gateway = Gateway::start(&[triton.address], &[]).await.heard().await;
+    let mut client = Client::connect(gateway.address).await;
+    let body = json!({"text_input": "hello", "max_tokens": 5});
+    let begin = async {
+        let asked = triton.next_request().await;
+        let waits = gateway.get("/console/status").await.json();
+        assert_eq!(waits["open"]["waiting"], 1);
+        asked.respond(text_response("a")).await;
+        asked
+    };
+    let (mut stream, asked) = tokio::join!(client.open(STREAM, &body), begin);
+    stream.next().await.unwrap();
+    let status = gateway.get("/console/status").await.json();
+    assert_eq!(
+        (&status["open"]["count"], &status["open"]["waiting"]),
+        (&json!(1), &json!(0))
+    );
+    let open = &status["open"]["requests"][0];
+    assert_eq!(open["route"], "/v2/models/{model}/generate_stream");
+    assert_eq!(open["model"], "ensemble");
+    assert_eq!(open["worker"], json!(triton.address.to_string()));
+    assert_eq!(open["completion_tokens"], Value::Null, "nobody counts them");
+    asked.finish_empty().await;
+    stream.rest().await;
+    let fields = ["finish", "status", "completion_tokens"];
+    let whole = json!(["answered", null, null]);
+    assert_eq!(ended(&gateway, &fields).await, std::slice::from_ref(&whole));
+    let answered = async { triton.next_request().await.finish(text_response("b")).await };
+    tokio::join!(gateway.post(GENERATE, &body), answered);
+    assert_eq!(ended(&gateway, &fields).await, [whole.clone(), whole]);
+    let none = gateway.get("/console/status").await.json();
+    assert_eq!(none["open"]["count"], 0);
+}
+
+#[tokio::test]
+async fn the_end_of_a_request_of_kserve_has_its_reason() {
+    let mut triton = ScriptedTriton::start([text_model("ensemble")]).await;
+    let gateway = Gateway::start(&[triton.address], &[]).await.heard().await;
+    let body = json!({"text_input": "hello", "max_tokens": 5});
+    for (path, kind, finish, status) in [
+        (GENERATE, "in band", "error", json!(500)),
+        (STREAM, "status", "error", json!(500)),
+        (STREAM, "begun in band", "error", json!(500)),
+        (STREAM, "begun status", "error", json!(500)),
+    ] {
+        let serve = async {
+            let asked = triton.next_request().await;
+            if kind.starts_with("begun") {
+                asked.respond(text_response("a")).await;
+            }
+            match kind.ends_with("in band") {
+                true => asked.fail("broken").await,
+                false => asked.fail_call(Status::internal("broken")).await,
+            }
+        };
+        tokio::join!(gateway.post(path, &body), serve);
+        let latest = &ended(&gateway, &["finish", "status"]).await[0];
+        assert_eq!(latest, &json!([finish, status]), "{path} {kind}");
+    }
+    let mut client = Client::connect(gateway.address).await;
+    let begin = async {
+        let asked = triton.next_request().await;
+        asked.respond(text_response("a")).await;
+        asked
+    };
+    let (_stream, asked) = tokio::join!(client.open(STREAM, &body), begin);
+    client.leave();
+    asked.cancelled().await;
+    let poll = async {
+        while ended(&gateway, &["finish"]).await[0] != json!(["cancelled"]) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let listed = tokio::time::timeout(Duration::from_secs(10), poll).await;
+    listed.expect("it is listed as left by its client");
+}
+
+#[tokio::test]
+async fn what_is_refused_is_listed_with_its_reason() {
+    let (_worker, gateway) = pair().await;
+    let fields = ["route", "finish", "status", "code", "param", "workers"];
+    let kserve = "/v2/models/none/generate";
+    for (path, body, expected) in [
+        (
+            CHAT,
+            chat(json!({"max_tokens": -1})),
+            json!([
+                CHAT,
+                "refused",
+                400,
+                "integer_below_min_value",
+                "max_tokens",
+                []
+            ]),
+        ),
+        (
+            CHAT,
+            chat(json!({"model": "none"})),
+            json!([CHAT, "refused", 404, "model_not_found", "model", []]),
+        ),
+        (
+            CHAT,
+            json!("text"),
+            json!([CHAT, "refused", 400, null, null, []]),
+        ),
+        (
+            kserve,
+            json!({"text_input": "hello"}),
+            json!([
+                "/v2/models/{model}/generate",
+                "refused",
+                404,
+                null,
+                null,
+                []
+            ]),
+        ),
+    ] {
+        let before = ended(&gateway, &fields).await.len();
+        let answer = gateway.post(path, &body).await;
+        assert!(answer.status >= 400, "{path} {body}");
+        let latest = ended(&gateway, &fields).await;
+        assert_eq!(latest.len(), before + 1, "once: {path} {body}");
+        assert_eq!(latest[0], expected, "{path} {body}");
+    }
+    let known = ended(&gateway, &fields).await.len();
+    gateway.get("/v1/models/none").await;
+    gateway.get("/v2/models/none").await;
+    gateway.get("/nothing").await;
+    assert_eq!(
+        ended(&gateway, &fields).await.len(),
+        known,
+        "no model was to work"
+    );
+}
+
+#[tokio::test]
+async fn requests_without_a_worker_or_a_place_are_listed() {
+    let mut worker = ScriptedWorker::start(byte_model()).await;
+    let gateway = Gateway::start(&[worker.address], &["--max-concurrent-requests=1"])
+        .await
+        .ready()
+        .await;
+    let fields = ["finish", "status"];
+    let body = chat(json!({}));
+    let serve = async {
+        let request = worker.next_request().await;
+        let refused = gateway.post(CHAT, &body).await;
+        assert_eq!(refused.status, 429);
+        request.finish(&tokens("ok"), FinishReason::EndId).await;
+    };
+    tokio::join!(gateway.post(CHAT, &body), serve);
+    assert_eq!(
+        ended(&gateway, &fields).await,
+        [json!(["stop", null]), json!(["refused", 429])]
+    );
+    worker.kill();
+    gateway.wait_for_readiness(503).await;
+    assert_eq!(gateway.post(CHAT, &body).await.status, 503);
+    assert_eq!(ended(&gateway, &fields).await[0], json!(["refused", 503]));
+}
+
+#[tokio::test]
+async fn a_request_that_its_worker_fails_is_listed_once() {
+    let (mut worker, gateway) = pair().await;
+    let serve = async {
+        let request = worker.next_request().await;
+        request.fail(tonic::Code::InvalidArgument, "no").await;
+    };
+    let body = chat(json!({}));
+    let (answer, ()) = tokio::join!(gateway.post(CHAT, &body), serve);
+    assert_eq!(answer.status, 400);
+    let listed = ended(&gateway, &["finish", "status"]).await;
+    assert_eq!(listed, [json!(["error", 400])]);
+}
+
+#[tokio::test]
+async fn refusals_are_their_keys_own_and_a_wrong_key_is_nobodys() {
+    let worker = ScriptedWorker::start(byte_model()).await;
+    let file = std::env::temp_dir().join(format!("inflight-refusals-{}", std::process::id()));
+    std::fs::write(&file, "one\ntwo\n").unwrap();
+    let options = ["--api-key-file", file.to_str().unwrap()];
+    let gateway = Gateway::start(&[worker.address], &options)
+        .await
+        .ready()
+        .await;
+    std::fs::remove_file(&file).unwrap();
+    let send = |key: &'static str| {
+        let request = Request::post(CHAT)
+            .header("host", "gateway")
+            .header("content-type", "application/json")
+            .header("x-api-key", key)
+            .body(Full::from(chat(json!({"max_tokens": -1})).to_string()))
+            .unwrap();
+        let address = gateway.address;
+        async move { Client::connect(address).await.whole(request).await.status }
+    };
+    assert_eq!(send("wrong").await, 401);
+    assert_eq!(send("one").await, 400);
+    let own = of_key(&gateway, "/console/requests", "one").await;
+    assert_eq!(own["requests"].as_array().unwrap().len(), 1);
+    let others = of_key(&gateway, "/console/requests", "two").await;
+    assert_eq!(others["requests"], json!([]));
 }

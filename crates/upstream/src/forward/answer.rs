@@ -11,7 +11,7 @@ use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, Stream, StreamExt};
 use inflight_kserve::streamed::{EncodedResponse, StreamedResponse};
 use tokio::time::Instant;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::begun::{AtServer, Begun};
 use super::said::{Taken, cut};
@@ -19,6 +19,7 @@ use super::streams::Responses;
 use super::{in_band, lost};
 use crate::delivery::{CallContext, retry_reason};
 use crate::holding::{Holding, Kept, Turn};
+use crate::metrics::RetryReason;
 use crate::rpc;
 use crate::survival::{Report, Survival, Way};
 
@@ -149,7 +150,10 @@ impl ForwardStream {
             Ok(Err(failed)) => {
                 return match self.lose(failed) {
                     Ok(()) => Poll::Pending,
-                    Err(_) => Poll::Ready(Some(Ok(message.with_id(id)))),
+                    Err(status) => {
+                        self.context.ended(status.code());
+                        Poll::Ready(Some(Ok(message.with_id(id))))
+                    }
                 };
             }
             Ok(Ok(taken)) => taken,
@@ -185,7 +189,10 @@ impl ForwardStream {
     fn lose(&mut self, status: Status) -> Result<(), Status> {
         let reason = retry_reason(status.code());
         match self.holding.fail(status, reason)? {
-            Kept::Back => self.listen(),
+            Kept::Back => {
+                self.note_move(reason);
+                self.listen();
+            }
             Kept::Waits => self.holding.work_mut().rest = None,
         }
         Ok(())
@@ -203,7 +210,15 @@ impl ForwardStream {
         self.holding.work_mut().rest = None;
         self.holding.end();
         self.context.trace.code(status.code());
+        self.context.ended(status.code());
         Poll::Ready(Some(Err(status)))
+    }
+
+    /// Notes which server has it now, and why the one that had it does not keep it.
+    fn note_move(&self, reason: Option<RetryReason>) {
+        let reason = reason.unwrap_or(RetryReason::Unavailable);
+        let address = &self.holding.work().open.slot.address;
+        self.context.sent(address, Some(reason));
     }
 
     /// Looks for events. Pending: none ends it.
@@ -235,10 +250,14 @@ impl Stream for ForwardStream {
             match self.holding.poll(context) {
                 Turn::Stays => {}
                 Turn::Waits => return self.poll_events(context),
-                Turn::Moved => self.listen(),
+                Turn::Moved => {
+                    self.note_move(self.holding.survival().and_then(Survival::reason));
+                    self.listen();
+                }
                 Turn::Failed(status) => return self.end_with(status),
             }
             let Some(rest) = &mut self.holding.work_mut().rest else {
+                self.context.ended(Code::Ok);
                 return Poll::Ready(None);
             };
             let taken = match rest.poll_next_unpin(context) {
@@ -251,6 +270,7 @@ impl Stream for ForwardStream {
                     }
                     _ => {
                         self.holding.work_mut().rest = None;
+                        self.context.ended(Code::Ok);
                         return Poll::Ready(None);
                     }
                 },
@@ -266,6 +286,9 @@ impl Stream for ForwardStream {
 impl Drop for ForwardStream {
     /// Reads a separate stream to its end; see [`rpc::read_to_end`].
     fn drop(&mut self) {
+        if self.is_final {
+            self.context.ended(Code::Ok);
+        }
         let rest = self.holding.work_mut().rest.take();
         let Some(Responses::Alone(mut rest)) = rest.filter(|_| self.is_final) else {
             return;

@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use inflight_kserve::client::InferenceClient;
 use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
 use tokio::time::Instant;
-use tonic::{Response, Status};
+use tonic::{Code, Response, Status};
 
 use super::call::shorten_timeout;
 use super::{Asked, Forward, Open, Target, lost, refuse_shared_memory};
@@ -19,6 +19,22 @@ impl Forward {
     /// # Errors
     /// It failed, and no other server can answer.
     pub(super) async fn infer(
+        &self,
+        message: ModelInferRequest,
+        context: &CallContext,
+    ) -> Result<ModelInferResponse, Status> {
+        let answer = self.infer_once(message, context).await;
+        match &answer {
+            Ok(_) => {
+                context.first_output_came();
+                context.ended(Code::Ok);
+            }
+            Err(status) => context.ended(status.code()),
+        }
+        answer
+    }
+
+    async fn infer_once(
         &self,
         mut message: ModelInferRequest,
         context: &CallContext,

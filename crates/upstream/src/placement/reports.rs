@@ -21,6 +21,15 @@ pub(super) struct Reports {
     names_blocks: bool,
 }
 
+/// How full a worker's KV cache is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheUsage {
+    /// Blocks that it can hold.
+    pub blocks: u64,
+    /// Those of them that requests hold. What is only kept for later prompts does not count.
+    pub used: u64,
+}
+
 /// What a message says, apart from its blocks.
 #[derive(Debug, Default)]
 pub(super) struct Taken {
@@ -104,6 +113,16 @@ impl Reports {
     pub(super) fn capacity(&self) -> [u64; 2] {
         let shape = self.shape.unwrap_or_default();
         [shape.device_blocks, shape.host_blocks]
+    }
+
+    /// What of the memory that attention reads requests hold; `None`: the worker has not said.
+    pub(super) fn usage(&self) -> Option<CacheUsage> {
+        let load = self.last?;
+        let blocks = load.total_blocks;
+        (blocks > 0).then(|| CacheUsage {
+            blocks,
+            used: blocks.saturating_sub(load.free_blocks),
+        })
     }
 
     /// Whether new blocks push others out.

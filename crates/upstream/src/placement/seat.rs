@@ -9,7 +9,7 @@ use inflight_routing::index::{Index, Level};
 use parking_lot::Mutex;
 
 use super::Placement;
-use super::reports::Reports;
+use super::reports::{CacheUsage, Reports};
 use super::trust::{Fault, Trust};
 use crate::metrics::FaultLabels;
 
@@ -77,6 +77,12 @@ impl Seat {
     /// What is known of the worker.
     pub fn cache_reports(&self) -> CacheReports {
         *self.state.lock()
+    }
+
+    /// How full its cache is; `None`: its reports are missing or not trusted.
+    pub fn cache_usage(&self) -> Option<CacheUsage> {
+        let is_heard = self.cache_reports() == CacheReports::Reporting;
+        self.reports.lock().usage().filter(|_| is_heard)
     }
 
     /// Takes a message of the worker's stream.

@@ -257,3 +257,33 @@ async fn blocks_of_another_size_are_known_once_the_last_of_the_old_ones_has_left
     let placed = placement.place(&ask, [&other].into_iter()).unwrap().1;
     assert_eq!(placed.expected_cached(), 2 * BLOCK);
 }
+
+#[tokio::test]
+async fn a_cache_is_as_full_as_its_worker_says_and_unknown_where_it_does_not() {
+    let usage = |total_blocks, free_blocks, then: &dyn Fn(&Seat)| {
+        let seat = Arc::new(Placement::new(Placements::default()))
+            .join()
+            .unwrap();
+        let update = CacheUpdate {
+            load: Some(WorkerLoad {
+                total_blocks,
+                free_blocks,
+                ..WorkerLoad::default()
+            }),
+            ..first(BlockChanges::default())
+        };
+        assert_eq!(seat.cache_usage(), None, "nothing was said yet");
+        seat.take(&update).unwrap();
+        then(&seat);
+        seat.cache_usage().map(|usage| (usage.used, usage.blocks))
+    };
+    assert_eq!(usage(100, 25, &|_| ()), Some((75, 100)));
+    assert_eq!(usage(100, 100, &|_| ()), Some((0, 100)));
+    assert_eq!(
+        usage(100, 200, &|_| ()),
+        Some((0, 100)),
+        "no worker has that"
+    );
+    assert_eq!(usage(0, 0, &|_| ()), None, "the executor has no blocks");
+    assert_eq!(usage(100, 25, &|seat| seat.doubt(Fault::Late)), None);
+}

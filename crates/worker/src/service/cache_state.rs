@@ -82,6 +82,7 @@ impl LoadSource for LoadOf {
             generated_tokens_total: figures.generated_tokens,
             iterations_total: figures.totals.iterations,
             iteration_seconds_total: figures.totals.seconds,
+            total_blocks: figures.total_blocks,
         }
     }
 }

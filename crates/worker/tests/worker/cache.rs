@@ -149,7 +149,7 @@ async fn watchers_learn_blocks_and_load() {
         // A millisecond an iteration and 100 µs a token.
         assert!((load.prefill_seconds_total - 0.0047).abs() < 1e-9);
         assert!((load.iteration_seconds_total - 0.0047).abs() < 1e-9);
-        assert_eq!(load.free_blocks, 16_384);
+        assert_eq!((load.free_blocks, load.total_blocks), (16_384, 16_384));
         assert_eq!((load.queued_requests, load.running_requests), (0, 0));
         assert_eq!(load.queued_prompt_tokens, 0);
     }
