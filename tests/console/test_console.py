@@ -306,6 +306,13 @@ def test_pictures_are_renewed(open_console: Open, server: Server, start: Start) 
             clients.submit(_keep_busy, address, seed, ended)
         time.sleep(85)
         console.driver.save_screenshot(str(IMAGES / "console-live.png"))
+    post(address, "/v2/models/ensemble/generate", {"text_input": "hello", "max_tokens": 9})
+    question = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 20}
+    for wrong in ({"max_tokens": -1}, {"model": "nobody"}, {}):
+        post(address, "/v1/chat/completions", {**question, **wrong})
+    console.open("requests")
+    console.wait("they are listed", lambda: "no such model" in console.one("#requests").text)
+    console.driver.save_screenshot(str(IMAGES / "console-requests.png"))
 
 
 def _keep_busy(address: str, seed: int, until: float) -> None:

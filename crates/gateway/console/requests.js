@@ -59,12 +59,12 @@ export function requestsPage(section) {
 function list(requests) {
   const rows = requests.map((request) => [
     h("a", { href: `#requests/${encodeURIComponent(request.id)}` }, request.id),
-    new Date(request.ended_s * 1000).toLocaleTimeString(),
+    new Date(request.ended_s * 1000).toLocaleTimeString([], { hour12: false }),
     request.model || "–",
     route(request),
     request.finish === "refused" ? `refused: ${why(request)}` : request.finish,
     request.prompt_tokens ?? "–",
-    request.completion_tokens ?? "–",
+    request.finish === "refused" ? "–" : (request.completion_tokens ?? "–"),
     time(request.first_token_ms),
     time(request.total_ms),
     request.workers.length > 1 ? `${request.workers.length} workers` : "",

@@ -307,6 +307,10 @@ async fn a_request_of_kserve_is_seen_while_it_lives_and_afterwards() {
     let answered = async { triton.next_request().await.finish(text_response("b")).await };
     tokio::join!(gateway.post(GENERATE, &body), answered);
     assert_eq!(ended(&gateway, &fields).await, [whole.clone(), whole]);
+    for visits in ended(&gateway, &["workers"]).await {
+        let visits = visits[0].as_array().unwrap();
+        assert_eq!(visits.len(), 1, "what is asked about the model is no visit");
+    }
     let none = gateway.get("/console/status").await.json();
     assert_eq!(none["open"]["count"], 0);
 }
