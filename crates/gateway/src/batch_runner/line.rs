@@ -25,6 +25,15 @@ use crate::handlers::{chat, completions, embeddings, messages, responses};
 use crate::middleware::RequestContext;
 use crate::state::AppState;
 
+/// Where lines may be sent.
+const ENDPOINTS: [&str; 5] = [
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/embeddings",
+    "/v1/responses",
+    "/v1/messages",
+];
+
 /// How often a line is tried that fails on the server's side.
 const MOST_TRIES: u32 = 5;
 /// The least that a line waits before it is tried again, and the most.
@@ -89,7 +98,10 @@ pub(super) fn may_begin(state: &AppState, body: &[u8]) -> bool {
 
 /// Sends a line to its handler.
 pub(super) async fn run(state: &Arc<AppState>, request: Request, body: &[u8]) -> Answer {
-    let context = RequestContext::idle();
+    let known = ENDPOINTS
+        .into_iter()
+        .find(|known| *known == request.endpoint);
+    let context = RequestContext::idle(known.unwrap_or("other"));
     let request_id = Arc::clone(&context.id);
     let mut http = http::Request::new(Body::from(body.to_vec()));
     *http.method_mut() = http::Method::POST;

@@ -41,10 +41,10 @@ impl RequestContext {
     }
 
     /// The context of a request for which nobody waits.
-    pub(crate) fn idle() -> Self {
+    pub(crate) fn idle(route: &'static str) -> Self {
         Self {
             is_idle: true,
-            ..Self::new(&HeaderMap::new())
+            ..Self::new(&HeaderMap::new(), route)
         }
     }
 }
