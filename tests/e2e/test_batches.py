@@ -120,7 +120,7 @@ def test_lines_have_what_clients_leave(start: Start, tmp_path: Path) -> None:
     worker = start_worker(start, "--step-us=20000")
     gateway = start_gateway(start, [worker], f"--data-dir={tmp_path / 'data'}", "--batch-lines=16")
     address = wait_ready(gateway)
-    file = requests(tmp_path / "in.jsonl", 100, max_tokens=5, ignore_eos=True)
+    file = requests(tmp_path / "in.jsonl", 1000, max_tokens=5, ignore_eos=True)
     process = start("batch", "run", str(file), f"--url=http://{address}")
     process.wait_until("sixteen lines run", lambda: running(address) == 16)
     body = {"model": MODEL_NAME, "prompt": "Hi", "max_tokens": 200, "ignore_eos": True, "stream": True}

@@ -7,6 +7,8 @@ pub struct Load {
     pub servers: usize,
     /// Requests of clients that wait for their answers.
     pub online: usize,
+    /// Whether there was one lately: the next one will come soon.
+    pub is_visited: bool,
 }
 
 /// How much of a server batches may have.
@@ -23,7 +25,7 @@ const BUSY_PART: usize = 8;
 /// The lines that may be open at all servers together.
 pub fn room(load: Load, share: Share) -> usize {
     let all = load.servers.saturating_mul(share.lines);
-    if load.online == 0 || all == 0 {
+    if all == 0 || (load.online == 0 && !load.is_visited) {
         return all;
     }
     // Places that clients' requests have are no longer free.
@@ -51,8 +53,19 @@ mod tests {
             (1, 1, 4, 1),
             (0, 1, 16, 0),
         ] {
-            let load = Load { servers, online };
+            let load = Load {
+                servers,
+                online,
+                is_visited: false,
+            };
             assert_eq!(room(load, Share { lines }), expected, "{load:?} {lines}");
         }
+        let load = Load {
+            servers: 2,
+            online: 0,
+            is_visited: true,
+        };
+        let share = Share { lines: 16 };
+        assert_eq!(room(load, share), 4, "a client has just been here");
     }
 }

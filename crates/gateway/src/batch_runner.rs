@@ -24,6 +24,8 @@ const TICK: Duration = Duration::from_secs(1);
 const LEASE: i64 = 6;
 /// Batches that are run side by side, so that a large one does not hold up a small one.
 const MOST_BATCHES: usize = 8;
+/// How long after a client's request the next one is expected.
+const QUIET: Duration = Duration::from_secs(10);
 /// How often what is too old goes.
 const SWEEP: Duration = Duration::from_secs(60);
 
@@ -41,6 +43,8 @@ pub(crate) struct Runner {
     lines: JoinSet<Ran>,
     next_tick: Instant,
     next_sweep: Instant,
+    /// When a client's request was last seen.
+    last_client: Option<Instant>,
 }
 
 impl Runner {
@@ -57,6 +61,7 @@ impl Runner {
             lines: JoinSet::new(),
             next_tick: Instant::now(),
             next_sweep: Instant::now(),
+            last_client: None,
         }
     }
 
@@ -207,9 +212,14 @@ impl Runner {
         let open = usize::try_from(self.state.metrics.active_requests.get()).unwrap_or(0);
         let workers = self.state.table.workers();
         let mut running = self.running();
+        let online = open.saturating_sub(running);
+        if online > 0 {
+            self.last_client = Some(Instant::now());
+        }
         let load = Load {
             servers: workers.iter().filter(|slot| slot.is_ready()).count(),
-            online: open.saturating_sub(running),
+            online,
+            is_visited: self.last_client.is_some_and(|last| last.elapsed() < QUIET),
         };
         drop(workers);
         let room = room(load, self.batches.share);

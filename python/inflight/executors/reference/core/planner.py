@@ -7,7 +7,7 @@ Owns the queue, the sequences in flight, their blocks and slots, and turns a `sc
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from .queue import WaitingQueue
 from .reuse import NO_MATCH
 from .runner import KNOWN, Chunk, Probe, Work
 from .sequence import SequenceState
+
+#: Without a client for so long, idle prompts are processed like others: seconds on a GPU.
+_QUIET_ITERATIONS = 1000
 
 
 @dataclass(slots=True)
@@ -43,15 +46,22 @@ class Planner:
         #: Of these, those that take one token an iteration, and all others.
         self.lanes = Lanes(limits.max_batch_size, pool)
         self._others: dict[int, SequenceState] = {}
+        #: Sequences that somebody waits for, and iterations since the last of them.
+        self._clients: set[int] = set()
+        self._quiet = _QUIET_ITERATIONS
+        self._quiet_limits = replace(limits, idle_num_tokens=limits.max_num_tokens)
         self._free_slots = list(range(limits.max_batch_size - 1, -1, -1))
 
     def push(self, sequence: SequenceState) -> None:
         """Queues a new sequence."""
         self._hash(sequence)
         self.waiting.push(sequence)
+        if not sequence.owner.is_idle:
+            self._clients.add(sequence.key)
 
     def remove(self, sequence: SequenceState) -> None:
         """Takes out a sequence that has ended."""
+        self._clients.discard(sequence.key)
         self.waiting.remove(sequence)
         self._take_out(sequence)
         self._give_back(sequence)
@@ -80,7 +90,9 @@ class Planner:
         looked_at: dict[int, SequenceState] = {}
         candidates = self._candidates(looked_at)
         available = self.pool.available
-        schedule = scheduler.schedule(candidates, active, available, self.limits, steady)
+        self._quiet = 0 if self._clients else self._quiet + 1
+        limits = self.limits if self._quiet < _QUIET_ITERATIONS else self._quiet_limits
+        schedule = scheduler.schedule(candidates, active, available, limits, steady)
         return Plan(schedule, steady, candidates=looked_at)
 
     def carry_out(self, plan: Plan, *, late: bool = False) -> Work | None:
