@@ -83,6 +83,7 @@ test-python: install $(VENV)/.triton
 	PYTHON=$(PYTHON) tools/install-system-packages mpi
 	PYTHON=$(PYTHON) tools/install-system-packages browser
 	PYTHON=$(PYTHON) tools/install-system-packages prometheus
+	PYTHON=$(PYTHON) tools/install-system-packages database
 	$(BIN)/pytest
 
 # SOAK holds names of scenarios and options: `make soak SOAK="kills --seed 7"`.

@@ -8,27 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from support.batches import CHAT, requests, results, running
 from support.http import get, post, stream
-from support.metrics import total
 from support.servers import MODEL_NAME, Server, Start, start_gateway, start_worker, wait_ready
-
-CHAT = "/v1/chat/completions"
-
-
-def requests(path: Path, count: int, **fields: object) -> Path:
-    """A file of so many chats."""
-    body = {"model": MODEL_NAME, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, **fields}
-    lines = [{"custom_id": f"r{n}", "method": "POST", "url": CHAT, "body": body} for n in range(count)]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
-
-
-def results(path: Path) -> dict[str, int]:
-    """The status of each line."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    found = {line["custom_id"]: line["response"]["status_code"] for line in lines}
-    assert len(found) == len(lines), "a line has several results"
-    return found
 
 
 def test_a_file_is_run_and_its_results_are_written(start: Start, server: Server, tmp_path: Path) -> None:
@@ -132,8 +114,3 @@ def test_lines_have_what_clients_leave(start: Start, tmp_path: Path) -> None:
     gateway.wait_until("more lines run again", lambda: running(address) > 2)
     assert process.wait() == 0, process.log
     assert post(address, "/v1/completions", {**body, "stream": False, "max_tokens": 1}).status == 200
-
-
-def running(address: str) -> int:
-    """Lines that are being run."""
-    return int(total(address, "inflight_gateway_batch_lines_running"))

@@ -1,9 +1,9 @@
 //! Files and batches: what clients upload, the requests of a batch, and what became of each. Owns how they are kept
-//! (SQLite, in one file), read and written, and the rules of their lives. Knows nothing of HTTP, of workers or of
+//! (in SQLite or PostgreSQL), read and written, and the rules of their lives. Knows nothing of HTTP, of workers or of
 //! clocks: the time comes in, in seconds since the epoch.
 //!
 //! A batch belongs to one holder at a time, which renews its lease; whatever a holder says after it has lost the lease
-//! changes nothing. So several gateways may run the batches of one directory, and each line has one result.
+//! changes nothing. So several gateways may run the batches of one store, and each line has one result.
 
 mod batch;
 mod file;
@@ -24,8 +24,8 @@ pub use lines::{Outcome, Unrun, output_line, unrun_line};
 pub use message_batch::{MessageBatch, MessageBatchList, MessageCounts};
 pub use room::{Load, Share, room};
 pub use store::{
-    Bounds, Claim, Close, Done, NewBatch, NewFile, Page, Position, Store, StoreError, Stored, Work,
-    check_lines,
+    Bounds, Claim, Close, DataUrl, DatabaseError, Done, NewBatch, NewFile, Page, Position, Store,
+    StoreError, Stored, UrlError, Work, check_lines,
 };
 pub use usage::Usage;
 pub use window::{Window, WindowError};

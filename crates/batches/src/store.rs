@@ -1,32 +1,39 @@
-//! Everything that is kept, in one SQLite database. Owns its connections, its bounds and its errors; each table has its
-//! file. Every call may block, for milliseconds at most but where it says so.
+//! Everything that is kept, in one database: SQLite's or PostgreSQL's. Owns its bounds and its errors; each table has its
+//! file, and each engine. Every call may block: for milliseconds at most but where it says so, or where a database of
+//! another machine does not answer.
 
 mod batches;
+mod database;
 mod files;
 mod import;
 mod leases;
 mod page;
+mod postgres;
 mod results;
 mod schema;
+mod sql;
+mod sqlite;
 mod sweep;
+mod url;
+mod value;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use parking_lot::Mutex;
-use rusqlite::{Connection, Transaction, TransactionBehavior};
+use self::postgres::{Clock, Postgres};
+use self::sql::{Engine, Transaction};
+use self::sqlite::Sqlite;
 
 pub use self::batches::NewBatch;
+pub use self::database::DatabaseError;
 pub use self::files::{NewFile, Position, Stored};
 pub use self::import::check_lines;
 pub use self::leases::{Claim, Work};
 pub use self::page::Page;
 pub use self::results::{Close, Done};
+pub use self::url::{DataUrl, UrlError};
 
 /// The database, in the directory.
 const FILE: &str = "batches.sqlite3";
-/// How long a call waits for another process that writes.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How much is kept.
 #[derive(Clone, Copy, Debug)]
@@ -58,11 +65,11 @@ pub enum StoreError {
         source: std::io::Error,
     },
     #[error(
-        "`{path}` was written by a newer version, with layout `{found}`; this one knows `{known}`. Run that version, \
-         or name another directory"
+        "`{place}` was written by a newer version, with layout `{found}`; this one knows `{known}`. Run that version, \
+         or name another place"
     )]
     Newer {
-        path: PathBuf,
+        place: String,
         found: i64,
         known: i64,
     },
@@ -71,6 +78,14 @@ pub enum StoreError {
         path: PathBuf,
         #[source]
         source: rusqlite::Error,
+    },
+    #[error(transparent)]
+    Url(#[from] UrlError),
+    #[error("cannot use the database `{place}`")]
+    Connect {
+        place: String,
+        #[source]
+        source: DatabaseError,
     },
     /// No file of this owner has the name.
     #[error("there is no such file")]
@@ -96,7 +111,7 @@ pub enum StoreError {
     #[error("the work on the database was broken off")]
     Stopped,
     #[error("the database failed")]
-    Database(#[from] rusqlite::Error),
+    Database(#[from] DatabaseError),
 }
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -104,15 +119,12 @@ type Result<T> = std::result::Result<T, StoreError>;
 /// See the module.
 #[derive(Debug)]
 pub struct Store {
-    /// For whatever changes something.
-    writer: Mutex<Connection>,
-    /// Reads while another connection writes.
-    reader: Mutex<Connection>,
+    engine: Engine,
     bounds: Bounds,
 }
 
 impl Store {
-    /// Opens what `directory` keeps, or begins it there.
+    /// Opens what `directory` keeps, or begins it there: for processes of this machine.
     ///
     /// # Errors
     /// The directory cannot be written, or what is there is no store of this version.
@@ -122,27 +134,37 @@ impl Store {
             source,
         })?;
         let path = directory.join(FILE);
-        let open = || {
-            schema::connect(&path, PATIENCE).map_err(|source| StoreError::Open {
-                path: path.clone(),
-                source,
-            })
-        };
-        let mut writer = open()?;
-        let found = schema::prepare(&mut writer).map_err(|source| StoreError::Open {
+        let opened = Sqlite::open(&path, schema::TABLES, schema::VERSION);
+        let (sqlite, found) = opened.map_err(|source| StoreError::Open {
             path: path.clone(),
             source,
         })?;
-        if found > schema::VERSION {
-            return Err(StoreError::Newer {
-                path,
-                found,
-                known: schema::VERSION,
-            });
-        }
+        check_version(&path.display(), found)?;
         Ok(Self {
-            writer: Mutex::new(writer),
-            reader: Mutex::new(open()?),
+            engine: Engine::Sqlite(Box::new(sqlite)),
+            bounds,
+        })
+    }
+
+    /// Opens what the database at `url` keeps, or begins it there: for processes of several machines. Blocks, and must
+    /// not be called where tasks run.
+    ///
+    /// # Errors
+    /// The database cannot be used, or what is there is no store of this version.
+    pub fn connect(url: &DataUrl, bounds: Bounds) -> Result<Self> {
+        Self::connect_by(url, bounds, Clock::Server)
+    }
+
+    fn connect_by(url: &DataUrl, bounds: Bounds, clock: Clock) -> Result<Self> {
+        let (config, place) = url.read()?;
+        let opened = Postgres::open(config, clock, schema::TABLES, schema::VERSION);
+        let (postgres, found) = opened.map_err(|source| StoreError::Connect {
+            place: place.clone(),
+            source,
+        })?;
+        check_version(&place, found)?;
+        Ok(Self {
+            engine: Engine::Postgres(Box::new(postgres)),
             bounds,
         })
     }
@@ -154,20 +176,24 @@ impl Store {
 
     /// Does `work` as a whole or not at all.
     fn change<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
-        let mut writer = self.writer.lock();
-        // From its first statement on nobody else writes: two that read and then write would fail each other.
-        let transaction = writer.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        let done = work(&transaction)?;
-        transaction.commit()?;
-        Ok(done)
+        self.engine.change(work)
     }
 
     /// Reads what was there at one moment.
     fn read<T>(&self, work: impl FnOnce(&Transaction<'_>) -> Result<T>) -> Result<T> {
-        let mut reader = self.reader.lock();
-        let transaction = reader.transaction()?;
-        work(&transaction)
+        self.engine.read(work)
     }
+}
+
+fn check_version(place: &dyn std::fmt::Display, found: i64) -> Result<()> {
+    if found <= schema::VERSION {
+        return Ok(());
+    }
+    Err(StoreError::Newer {
+        place: place.to_string(),
+        found,
+        known: schema::VERSION,
+    })
 }
 
 #[cfg(test)]

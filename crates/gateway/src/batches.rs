@@ -3,12 +3,12 @@
 
 mod failures;
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use inflight_base::blocking;
-use inflight_batches::{Bounds, Share, Store, StoreError};
+use inflight_batches::{Bounds, DataUrl, Share, Store, StoreError};
 use inflight_openai::ApiError;
 use tokio::sync::Notify;
 
@@ -23,18 +23,32 @@ pub(crate) struct Batches {
     changed: Notify,
 }
 
+/// Where files and batches are kept.
+#[derive(Clone, Debug)]
+pub(crate) enum Place {
+    /// For gateways of this machine.
+    Directory(PathBuf),
+    /// For gateways of any.
+    Database(DataUrl),
+}
+
 impl Batches {
-    /// Opens the store in `directory`, which blocks for a moment.
+    /// Opens the store at `place`.
     ///
     /// # Errors
     /// It cannot be used.
-    pub(crate) fn open(
-        directory: &Path,
+    pub(crate) async fn open(
+        place: Place,
         bounds: Bounds,
         share: Share,
     ) -> Result<Arc<Self>, StoreError> {
+        let open = move || match place {
+            Place::Directory(directory) => Store::open(&directory, bounds),
+            Place::Database(url) => Store::connect(&url, bounds),
+        };
+        let store = blocking::run(open).await;
         Ok(Arc::new(Self {
-            store: Arc::new(Store::open(directory, bounds)?),
+            store: Arc::new(store.unwrap_or(Err(StoreError::Stopped))?),
             share,
             changed: Notify::new(),
         }))

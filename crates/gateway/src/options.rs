@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, ArgGroup, Parser};
 use http::{HeaderValue, Uri};
+use inflight_batches::DataUrl;
 use inflight_openai::ReasoningField;
 use inflight_parsers::{ReasoningFormat, ToolFormat};
 use inflight_traces::DEFAULT_RATIO;
@@ -238,11 +239,17 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "DIRECTORY")]
     pub data_dir: Option<PathBuf>,
 
+    /// PostgreSQL for these files and batches instead of a directory, such as `postgresql://USER@HOST/DATABASE`; gateways
+    /// of several machines may share it. Its password may come as `PGPASSWORD`, or with the whole URL as
+    /// `INFLIGHT_DATA_URL`: everyone on the machine can read it here
+    #[arg(long, value_name = "URL", value_parser = data_url, conflicts_with = "data_dir")]
+    pub data_url: Option<DataUrl>,
+
     /// Largest file of `/v1/files`; OpenAI's limit for a batch
     #[arg(long, value_name = "BYTES", default_value_t = 200 << 20, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub max_file_bytes: u64,
 
-    /// Room for all files and results in `--data-dir`; a key may have half of it
+    /// Room for all files and results in `--data-dir` or `--data-url`; a key may have half of it
     #[arg(long, value_name = "BYTES", default_value_t = 10 << 30, value_parser = clap::value_parser!(u64).range(1..=1 << 50))]
     pub stored_files_bytes: u64,
 
@@ -370,6 +377,11 @@ fn origin(text: &str) -> Result<HeaderValue, String> {
     let is_known = matches!(text, "*" | "null") || text.parse().as_ref().is_ok_and(is_origin);
     let value = HeaderValue::from_str(text).ok().filter(|_| is_known);
     value.ok_or_else(|| "must be SCHEME://HOST[:PORT], e.g. https://app.example, or `*`".to_owned())
+}
+
+/// Its text is read when it is used, so that no error repeats a password.
+fn data_url(text: &str) -> Result<DataUrl, std::convert::Infallible> {
+    Ok(DataUrl::new(text))
 }
 
 fn api_key(text: &str) -> Result<ApiKey, String> {

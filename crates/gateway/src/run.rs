@@ -20,7 +20,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::batch_runner::Runner;
-use crate::batches::Batches;
+use crate::batches::{Batches, Place};
 use crate::grpc::{self, GrpcLimits};
 use crate::metrics::Metrics;
 use crate::options::GatewayOptions;
@@ -43,7 +43,7 @@ pub enum ServeError {
     /// A file for TLS to workers cannot be used.
     #[error(transparent)]
     UpstreamTls(#[from] HandshakeError),
-    /// The directory of `--data-dir` cannot be used.
+    /// The store of `--data-dir` or `--data-url` cannot be used.
     #[error(transparent)]
     Batches(#[from] StoreError),
     /// Traces cannot be exported.
@@ -204,7 +204,7 @@ async fn serve_ports<L: Listener>(
     )?;
     let metrics = Metrics::new();
     let (tracer, flush) = start_tracer(options, &metrics)?.unzip();
-    let batches = open_batches(options)?;
+    let batches = open_batches(options).await?;
     let state = AppState::new(options, metrics, tracer, batches.clone());
     let workers = connect_workers(&state, options, tokenizers, upstream_tls, network);
     let _key_watch = state.access.watch_keys();
@@ -327,9 +327,11 @@ enum Stop {
 }
 
 /// The store of files and batches, if there is to be one.
-fn open_batches(options: &GatewayOptions) -> Result<Option<Arc<Batches>>, StoreError> {
-    let Some(directory) = &options.data_dir else {
-        return Ok(None);
+async fn open_batches(options: &GatewayOptions) -> Result<Option<Arc<Batches>>, StoreError> {
+    let place = match (&options.data_dir, &options.data_url) {
+        (Some(directory), _) => Place::Directory(directory.clone()),
+        (None, Some(url)) => Place::Database(url.clone()),
+        (None, None) => return Ok(None),
     };
     let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
     let has_keys = options.api_key.is_some() || options.api_key_file.is_some();
@@ -345,7 +347,7 @@ fn open_batches(options: &GatewayOptions) -> Result<Option<Arc<Batches>>, StoreE
     let share = Share {
         lines: options.batch_lines,
     };
-    Batches::open(directory, bounds, share).map(Some)
+    Batches::open(place, bounds, share).await.map(Some)
 }
 
 /// Starts what runs batches.

@@ -299,7 +299,7 @@ impl ApiError {
     pub fn no_files() -> Self {
         Self::new(
             ErrorKind::NotFound,
-            "This gateway keeps no files and runs no batches. Start it with `--data-dir DIRECTORY`.",
+            "This gateway keeps no files and runs no batches. Start it with `--data-dir DIRECTORY` or `--data-url URL`.",
         )
         .with_code("files_not_enabled")
     }

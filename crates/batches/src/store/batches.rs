@@ -1,10 +1,12 @@
 //! Batches: created, listed, looked at, cancelled and deleted by their owners.
 
-use rusqlite::{OptionalExtension, Row, Transaction, params};
 use serde_json::value::RawValue;
 
+use super::database::DatabaseError;
 use super::files::{self, NewFile, Position};
 use super::schema::WHOLE;
+use super::sql::{Row, Transaction};
+use super::value::values;
 use super::{Page, Result, Store, StoreError};
 use crate::batch::{Batch, Counts, Dialect, Status};
 use crate::file::Purpose;
@@ -60,17 +62,15 @@ impl Store {
             };
             let (key, id) =
                 files::insert(transaction, &file, WHOLE, bytes, self.bounds().age, None)?;
-            let mut insert_piece = transaction
-                .prepare_cached("INSERT INTO pieces (file, number, content) VALUES (?1, ?2, ?3)")?;
-            for (number, piece) in (0_i64..).zip(requests.chunks(files::PIECE)) {
-                insert_piece.execute(params![key, number, piece])?;
-            }
+            let pieces = (0_i64..).zip(requests.chunks(files::PIECE));
+            let rows = pieces.map(|(number, piece)| values![key, number, piece]);
+            transaction.execute_all(files::INSERT_PIECE, rows)?;
             let batch = insert(transaction, new, key, id)?;
             // They are whole lines already.
             let total = requests.iter().filter(|byte| **byte == b'\n').count();
             transaction.execute(
                 "UPDATE batches SET total = ?2 WHERE id = ?1",
-                params![
+                &values![
                     batch.id.0.to_be_bytes(),
                     i64::try_from(total).unwrap_or(i64::MAX)
                 ],
@@ -123,10 +123,8 @@ impl Store {
                 "SELECT {COLUMNS} FROM batches WHERE owner = ?1 AND dialect = ?2
                  AND (?3 IS NULL OR key {beyond} ?3) AND (?4 IS NULL OR key {within} ?4) {order} LIMIT ?5"
             );
-            let mut statement = transaction.prepare_cached(&sql)?;
-            let values = params![owner.0, number(dialect), after, before, page.rows()];
-            let rows = statement.query_map(values, read)?;
-            let rows = rows.map(|row| row.map(|row| row.1)).collect::<rusqlite::Result<_>>()?;
+            let values = values![owner.0, number(dialect), after, before, page.rows()];
+            let rows = transaction.query(&sql, &values, |row| Ok(read(row)?.1))?;
             let (mut rows, has_more) = page.cut(rows);
             if is_backwards {
                 rows.reverse();
@@ -153,7 +151,7 @@ impl Store {
             }
             transaction.execute(
                 "UPDATE batches SET status = ?2, cancelling = COALESCE(cancelling, ?3) WHERE key = ?1",
-                params![key, Status::Cancelling.as_str(), now],
+                &values![key, Status::Cancelling.as_str(), now],
             )?;
             Ok(find(transaction, owner, dialect, id)?.1)
         })
@@ -191,7 +189,7 @@ impl Store {
     }
 }
 
-const COLUMNS: &str = "key, id, dialect, endpoint, window, input_id, output_id, failures_id, metadata, status, errors, \
+const COLUMNS: &str = "key, id, dialect, endpoint, \"window\", input_id, output_id, failures_id, metadata, status, errors, \
     created, expires, started, cancelling, ended, total, completed, failed, input_tokens, cached_tokens, \
     output_tokens, reasoning_tokens";
 
@@ -211,15 +209,15 @@ fn insert(
     files::check_count(transaction, "batches", &new.owner)?;
     let id = BatchId::new();
     transaction.execute(
-        "INSERT INTO batches (id, owner, dialect, endpoint, window, input, input_id, metadata, status, results_age,
+        "INSERT INTO batches (id, owner, dialect, endpoint, \"window\", input, input_id, metadata, status, results_age,
                               created, expires)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)",
-        params![
+        &values![
             id.0.to_be_bytes(),
             new.owner.0,
             number(new.dialect),
-            new.endpoint,
-            new.window.to_string(),
+            new.endpoint.as_str(),
+            new.window.to_string().as_str(),
             input,
             input_id.0.to_be_bytes(),
             new.metadata.as_deref().map(RawValue::get),
@@ -240,82 +238,72 @@ fn find(
 ) -> Result<(i64, Batch)> {
     let sql =
         format!("SELECT {COLUMNS} FROM batches WHERE id = ?1 AND owner = ?2 AND dialect = ?3");
-    let mut statement = transaction.prepare_cached(&sql)?;
-    let values = params![id.0.to_be_bytes(), owner.0, number(dialect)];
-    statement
-        .query_row(values, read)
-        .optional()?
-        .ok_or(StoreError::NoBatch)
+    let values = values![id.0.to_be_bytes(), owner.0, number(dialect)];
+    let found = transaction.query_row(&sql, &values, read)?;
+    found.ok_or(StoreError::NoBatch)
 }
 
 /// The batch of this key.
 pub(super) fn by_key(transaction: &Transaction<'_>, key: i64) -> Result<Batch> {
     let sql = format!("SELECT {COLUMNS} FROM batches WHERE key = ?1");
-    let mut statement = transaction.prepare_cached(&sql)?;
-    let found = statement.query_row([key], read).optional()?;
+    let found = transaction.query_row(&sql, &values![key], read)?;
     found.map(|(_, batch)| batch).ok_or(StoreError::NoBatch)
 }
 
-fn read(row: &Row<'_>) -> rusqlite::Result<(i64, Batch)> {
-    let file = |column: usize| -> rusqlite::Result<Option<FileId>> {
-        let id: Option<[u8; 16]> = row.get(column)?;
+fn read(row: &Row<'_>) -> std::result::Result<(i64, Batch), DatabaseError> {
+    let file = |column: usize| -> std::result::Result<Option<FileId>, DatabaseError> {
+        let id = row.maybe_id(column)?;
         Ok(id.map(|id| FileId(u128::from_be_bytes(id))))
     };
-    let status: String = row.get(9)?;
+    let status = row.text(9)?;
     let known = Status::ALL.into_iter().find(|one| one.as_str() == status);
-    let window: String = row.get(4)?;
-    let metadata: Option<String> = row.get(8)?;
-    let errors: Option<String> = row.get(10)?;
+    let window = row.text(4)?;
+    let metadata = row.maybe_text(8)?;
+    let errors = row.maybe_text(10)?;
     let errors = errors.and_then(|errors| serde_json::from_str::<InputErrors>(&errors).ok());
     let batch = Batch {
-        id: BatchId(u128::from_be_bytes(row.get(1)?)),
-        dialect: match row.get::<_, i64>(2)? {
+        id: BatchId(u128::from_be_bytes(row.id(1)?)),
+        dialect: match row.integer(2)? {
             0 => Dialect::OpenAi,
             _ => Dialect::Anthropic,
         },
-        endpoint: row.get(3)?,
+        endpoint: row.text(3)?,
         // All that was written can be read; a value that cannot is another program's.
         window: window.parse().unwrap_or(Window::DAY),
-        input: FileId(u128::from_be_bytes(row.get(5)?)),
+        input: FileId(u128::from_be_bytes(row.id(5)?)),
         output: file(6)?,
         failures: file(7)?,
         metadata: metadata.and_then(|text| RawValue::from_string(text).ok()),
         status: known.unwrap_or(Status::Failed),
         errors: errors.unwrap_or_default(),
-        created: row.get(11)?,
-        expires: row.get(12)?,
-        started: row.get(13)?,
-        cancelling: row.get(14)?,
-        ended: row.get(15)?,
+        created: row.integer(11)?,
+        expires: row.integer(12)?,
+        started: row.maybe_integer(13)?,
+        cancelling: row.maybe_integer(14)?,
+        ended: row.maybe_integer(15)?,
         counts: Counts {
-            total: row.get(16)?,
-            completed: row.get(17)?,
-            failed: row.get(18)?,
+            total: row.integer(16)?,
+            completed: row.integer(17)?,
+            failed: row.integer(18)?,
         },
         usage: Usage {
-            input: row.get(19)?,
-            cached: row.get(20)?,
-            output: row.get(21)?,
-            reasoning: row.get(22)?,
+            input: row.integer(19)?,
+            cached: row.integer(20)?,
+            output: row.integer(21)?,
+            reasoning: row.integer(22)?,
         },
     };
-    Ok((row.get(0)?, batch))
+    Ok((row.integer(0)?, batch))
 }
 
 /// Removes a batch with everything that is only its own.
 pub(super) fn remove(transaction: &Transaction<'_>, key: i64) -> Result<()> {
-    let input: i64 =
-        transaction.query_row("SELECT input FROM batches WHERE key = ?1", [key], |row| {
-            row.get(0)
-        })?;
-    transaction.execute("DELETE FROM lines WHERE batch = ?1", [key])?;
-    transaction.execute("DELETE FROM files WHERE batch = ?1", [key])?;
-    transaction.execute("DELETE FROM batches WHERE key = ?1", [key])?;
+    let input = transaction.integer("SELECT input FROM batches WHERE key = ?1", &values![key])?;
+    transaction.execute("DELETE FROM lines WHERE batch = ?1", &values![key])?;
+    transaction.execute("DELETE FROM files WHERE batch = ?1", &values![key])?;
+    transaction.execute("DELETE FROM batches WHERE key = ?1", &values![key])?;
     let sql = "SELECT 1 FROM files WHERE key = ?1 AND purpose = ?2";
-    if transaction
-        .prepare_cached(sql)?
-        .exists(params![input, Purpose::Requests.as_str()])?
-    {
+    if transaction.exists(sql, &values![input, Purpose::Requests.as_str()])? {
         files::remove(transaction, input, None)?;
     }
     Ok(())

@@ -1,8 +1,9 @@
 //! Files: uploaded in pieces, listed, read and deleted.
 
-use rusqlite::{OptionalExtension, Row, Transaction, params};
-
+use super::database::DatabaseError;
 use super::schema::{DELETED, SUCCEEDED, UPLOADING, WAITING, WHOLE};
+use super::sql::{Row, Transaction};
+use super::value::values;
 use super::{MAX_ITEMS, Page, Result, Store, StoreError};
 use crate::file::{File, Purpose};
 use crate::id::{FileId, Owner};
@@ -10,9 +11,12 @@ use crate::id::{FileId, Owner};
 /// Bytes of a piece.
 pub(super) const PIECE: usize = 256 * 1024;
 /// Results are read in groups of about this size.
-const RESULTS: usize = 256 * 1024;
+const RESULTS: i64 = 256 * 1024;
 /// Lines of a group at most.
 const GROUP: i64 = 256;
+
+pub(super) const INSERT_PIECE: &str =
+    "INSERT INTO pieces (file, number, content) VALUES (?1, ?2, ?3)";
 
 /// What a file is before its content.
 #[derive(Clone, Debug)]
@@ -58,24 +62,19 @@ impl Store {
     pub fn append(&self, file: i64, number: i64, content: &[u8]) -> Result<()> {
         let length = i64::try_from(content.len()).unwrap_or(i64::MAX);
         self.change(|transaction| {
-            let found: Option<(Owner, i64)> = transaction
-                .prepare_cached("SELECT owner, bytes FROM files WHERE key = ?1 AND state = ?2")?
-                .query_row(params![file, UPLOADING], |row| {
-                    Ok((Owner(row.get(0)?), row.get(1)?))
-                })
-                .optional()?;
+            let sql = "SELECT owner, bytes FROM files WHERE key = ?1 AND state = ?2";
+            let found = transaction.query_row(sql, &values![file, UPLOADING], |row| {
+                Ok((Owner(row.id(0)?), row.integer(1)?))
+            })?;
             let (owner, bytes) = found.ok_or(StoreError::NoFile)?;
             let limit = self.bounds().file_bytes;
             if bytes.saturating_add(length) > limit {
                 return Err(StoreError::FileTooLarge(limit));
             }
             check_room(transaction, self, &owner, length)?;
-            transaction
-                .prepare_cached("INSERT INTO pieces (file, number, content) VALUES (?1, ?2, ?3)")?
-                .execute(params![file, number, content])?;
-            transaction
-                .prepare_cached("UPDATE files SET bytes = bytes + ?2 WHERE key = ?1")?
-                .execute(params![file, length])?;
+            transaction.execute(INSERT_PIECE, &values![file, number, content])?;
+            let sql = "UPDATE files SET bytes = bytes + ?2 WHERE key = ?1";
+            transaction.execute(sql, &values![file, length])?;
             Ok(())
         })
     }
@@ -100,7 +99,7 @@ impl Store {
             let changed = transaction.execute(
                 "UPDATE files SET state = ?2, name = ?3, purpose = ?4, expires = created + ?5
                  WHERE key = ?1 AND state = ?6",
-                params![
+                &values![
                     key,
                     WHOLE,
                     name,
@@ -113,7 +112,8 @@ impl Store {
                 return Err(StoreError::NoFile);
             }
             let sql = format!("SELECT {COLUMNS} FROM files WHERE key = ?1");
-            Ok(transaction.query_row(&sql, [key], stored)?.file)
+            let found = transaction.query_row(&sql, &values![key], stored)?;
+            Ok(found.ok_or(StoreError::NoFile)?.file)
         })
     }
 
@@ -124,8 +124,8 @@ impl Store {
     pub fn abandon_file(&self, key: i64) -> Result<()> {
         self.change(|transaction| {
             let sql = "DELETE FROM files WHERE key = ?1 AND state = ?2";
-            if transaction.execute(sql, params![key, UPLOADING])? > 0 {
-                transaction.execute("DELETE FROM pieces WHERE file = ?1", [key])?;
+            if transaction.execute(sql, &values![key, UPLOADING])? > 0 {
+                transaction.execute("DELETE FROM pieces WHERE file = ?1", &values![key])?;
             }
             Ok(())
         })
@@ -163,14 +163,10 @@ impl Store {
                  AND (?4 IS NULL OR key {beyond} ?4) AND purpose != ?5 AND (?6 IS NULL OR purpose = ?6)
                  {order} LIMIT ?7"
             );
-            let mut statement = transaction.prepare_cached(&sql)?;
             let purpose = purpose.map(Purpose::as_str);
             let hidden = Purpose::Requests.as_str();
-            let rows = statement.query_map(
-                params![owner.0, WHOLE, now, after, hidden, purpose, page.rows()],
-                stored,
-            )?;
-            let rows = rows.map(|row| row.map(|row| row.file)).collect::<rusqlite::Result<_>>()?;
+            let values = values![owner.0, WHOLE, now, after, hidden, purpose, page.rows()];
+            let rows = transaction.query(&sql, &values, |row| Ok(stored(row)?.file))?;
             Ok(page.cut(rows))
         })
     }
@@ -197,10 +193,8 @@ impl Store {
         position: Position,
     ) -> Result<Option<(Vec<u8>, Position)>> {
         self.read(|transaction| {
-            let state: Option<i64> = transaction
-                .prepare_cached("SELECT state FROM files WHERE key = ?1")?
-                .query_row([stored.key], |row| row.get(0))
-                .optional()?;
+            let sql = "SELECT state FROM files WHERE key = ?1";
+            let state = transaction.query_row(sql, &values![stored.key], |row| row.integer(0))?;
             state
                 .filter(|state| *state == WHOLE)
                 .ok_or(StoreError::NoFile)?;
@@ -226,10 +220,7 @@ pub(super) fn piece(
     number: i64,
 ) -> Result<Option<Vec<u8>>> {
     let sql = "SELECT content FROM pieces WHERE file = ?1 AND number = ?2";
-    let mut statement = transaction.prepare_cached(sql)?;
-    Ok(statement
-        .query_row(params![file, number], |row| row.get(0))
-        .optional()?)
+    Ok(transaction.query_row(sql, &values![file, number], |row| Ok(row.blob(0)?.to_vec()))?)
 }
 
 /// Results of a batch by their lines: of those that succeeded, of the others, or of all.
@@ -244,42 +235,50 @@ pub(super) fn results(
         Some(false) => format!("state NOT IN ({WAITING}, {SUCCEEDED})"),
         None => format!("state != {WAITING}"),
     };
+    let those =
+        format!("FROM lines WHERE batch = ?1 AND number > ?2 AND result IS NOT NULL AND {states}");
+    // Which they are, by their lengths: no more is read than is returned.
     let sql = format!(
-        "SELECT number, result FROM lines WHERE batch = ?1 AND number > ?2 AND result IS NOT NULL AND {states}
-         ORDER BY number LIMIT {GROUP}"
+        "SELECT number, CAST(LENGTH(result) AS BIGINT) {those} ORDER BY number LIMIT {GROUP}"
     );
-    let mut statement = transaction.prepare_cached(&sql)?;
-    let mut rows = statement.query(params![batch, position.0])?;
-    let (mut content, mut position) = (Vec::new(), position);
-    while content.len() < RESULTS
-        && let Some(row) = rows.next()?
-    {
-        position = Position(row.get(0)?);
-        content.extend_from_slice(row.get_ref(1)?.as_blob().map_err(rusqlite::Error::from)?);
+    let (mut last, mut total) = (position, 0_i64);
+    let lengths = transaction.query(&sql, &values![batch, position.0], |row| {
+        Ok((row.integer(0)?, row.integer(1)?))
+    })?;
+    for (number, length) in lengths {
+        if total >= RESULTS {
+            break;
+        }
+        (last, total) = (Position(number), total.saturating_add(length));
     }
-    Ok((!content.is_empty()).then_some((content, position)))
+    let sql = format!("SELECT result {those} AND number <= ?3 ORDER BY number");
+    let mut content = Vec::new();
+    transaction.query(&sql, &values![batch, position.0, last.0], |row| {
+        content.extend_from_slice(row.blob(0)?);
+        Ok(())
+    })?;
+    Ok((!content.is_empty()).then_some((content, last)))
 }
 
 fn is_output(transaction: &Transaction<'_>, batch: i64, file: FileId) -> Result<bool> {
     let sql = "SELECT 1 FROM batches WHERE key = ?1 AND output_id = ?2";
-    let mut statement = transaction.prepare_cached(sql)?;
-    Ok(statement.exists(params![batch, file.0.to_be_bytes()])?)
+    Ok(transaction.exists(sql, &values![batch, file.0.to_be_bytes()])?)
 }
 
 const COLUMNS: &str = "key, id, name, purpose, bytes, created, expires, batch";
 
-fn stored(row: &Row<'_>) -> rusqlite::Result<Stored> {
-    let purpose: String = row.get(3)?;
+fn stored(row: &Row<'_>) -> std::result::Result<Stored, DatabaseError> {
+    let purpose = row.text(3)?;
     Ok(Stored {
-        key: row.get(0)?,
-        batch: row.get(7)?,
+        key: row.integer(0)?,
+        batch: row.maybe_integer(7)?,
         file: File {
-            id: FileId(u128::from_be_bytes(row.get(1)?)),
-            name: row.get(2)?,
+            id: FileId(u128::from_be_bytes(row.id(1)?)),
+            name: row.text(2)?,
             purpose: Purpose::parse(&purpose).unwrap_or(Purpose::Requests),
-            bytes: row.get(4)?,
-            created: row.get(5)?,
-            expires: row.get(6)?,
+            bytes: row.integer(4)?,
+            created: row.integer(5)?,
+            expires: row.integer(6)?,
         },
     })
 }
@@ -293,11 +292,10 @@ pub(super) fn find(
     let sql = format!(
         "SELECT {COLUMNS} FROM files WHERE id = ?1 AND owner = ?2 AND state = ?3 AND expires > ?4 AND purpose != ?5"
     );
-    let mut statement = transaction.prepare_cached(&sql)?;
     let id = id.0.to_be_bytes();
     let hidden = Purpose::Requests.as_str();
-    let found = statement.query_row(params![id, owner.0, WHOLE, now, hidden], stored);
-    found.optional()?.ok_or(StoreError::NoFile)
+    let found = transaction.query_row(&sql, &values![id, owner.0, WHOLE, now, hidden], stored)?;
+    found.ok_or(StoreError::NoFile)
 }
 
 impl Stored {
@@ -321,13 +319,13 @@ pub(super) fn insert(
     batch: Option<i64>,
 ) -> Result<(i64, FileId)> {
     let id = FileId::new();
-    transaction.execute(
+    let key = transaction.integer(
         "INSERT INTO files (id, owner, name, purpose, state, bytes, created, expires, batch)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
-        params![
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) RETURNING key",
+        &values![
             id.0.to_be_bytes(),
             new.owner.0,
-            new.name,
+            new.name.as_str(),
             new.purpose.as_str(),
             state,
             bytes,
@@ -336,19 +334,17 @@ pub(super) fn insert(
             batch
         ],
     )?;
-    Ok((transaction.last_insert_rowid(), id))
+    Ok((key, id))
 }
 
 /// Removes a file, or hides it until the batches that need it have ended.
 pub(super) fn remove(transaction: &Transaction<'_>, key: i64, batch: Option<i64>) -> Result<()> {
     if let Some(batch) = batch {
-        let id: Vec<u8> =
-            transaction.query_row("SELECT id FROM files WHERE key = ?1", [key], |row| {
-                row.get(0)
-            })?;
+        let sql = "SELECT id FROM files WHERE key = ?1";
+        let id = transaction.query_row(sql, &values![key], |row| row.id(0))?;
         let succeeded = transaction.execute(
             "UPDATE batches SET output_id = NULL WHERE key = ?1 AND output_id = ?2",
-            params![batch, id],
+            &values![batch, id],
         )? > 0;
         let states = match succeeded {
             true => format!("state = {SUCCEEDED}"),
@@ -357,36 +353,35 @@ pub(super) fn remove(transaction: &Transaction<'_>, key: i64, batch: Option<i64>
         if !succeeded {
             transaction.execute(
                 "UPDATE batches SET failures_id = NULL WHERE key = ?1",
-                [batch],
+                &values![batch],
             )?;
         }
-        let freed: i64 = transaction.query_row(
+        let freed = transaction.integer(
             &format!(
                 "SELECT COALESCE(SUM(LENGTH(result)), 0) FROM lines WHERE batch = ?1 AND {states}"
             ),
-            [batch],
-            |row| row.get(0),
+            &values![batch],
         )?;
         transaction.execute(
             &format!("UPDATE lines SET result = NULL WHERE batch = ?1 AND {states}"),
-            [batch],
+            &values![batch],
         )?;
         transaction.execute(
-            "UPDATE batches SET bytes = MAX(bytes - ?2, 0) WHERE key = ?1",
-            params![batch, freed],
+            "UPDATE batches SET bytes = CASE WHEN bytes > ?2 THEN bytes - ?2 ELSE 0 END WHERE key = ?1",
+            &values![batch, freed],
         )?;
-        transaction.execute("DELETE FROM files WHERE key = ?1", [key])?;
+        transaction.execute("DELETE FROM files WHERE key = ?1", &values![key])?;
         return Ok(());
     }
     let needed = "SELECT 1 FROM batches WHERE input = ?1 AND ended IS NULL";
-    if transaction.prepare_cached(needed)?.exists([key])? {
+    if transaction.exists(needed, &values![key])? {
         transaction.execute(
             "UPDATE files SET state = ?2 WHERE key = ?1",
-            params![key, DELETED],
+            &values![key, DELETED],
         )?;
     } else {
-        transaction.execute("DELETE FROM pieces WHERE file = ?1", [key])?;
-        transaction.execute("DELETE FROM files WHERE key = ?1", [key])?;
+        transaction.execute("DELETE FROM pieces WHERE file = ?1", &values![key])?;
+        transaction.execute("DELETE FROM files WHERE key = ?1", &values![key])?;
     }
     Ok(())
 }
@@ -394,10 +389,7 @@ pub(super) fn remove(transaction: &Transaction<'_>, key: i64, batch: Option<i64>
 /// Whether the owner may have one more row of `table`.
 pub(super) fn check_count(transaction: &Transaction<'_>, table: &str, owner: &Owner) -> Result<()> {
     let sql = format!("SELECT COUNT(*) FROM {table} WHERE owner = ?1");
-    let count: i64 = transaction
-        .prepare_cached(&sql)?
-        .query_row([owner.0], |row| row.get(0))?;
-    match count < MAX_ITEMS {
+    match transaction.integer(&sql, &values![owner.0])? < MAX_ITEMS {
         true => Ok(()),
         false => Err(StoreError::TooMany),
     }
@@ -411,13 +403,14 @@ pub(super) fn check_room(
     more: i64,
 ) -> Result<()> {
     // What results take is counted with their batches.
-    let sql =
-        "SELECT COALESCE(SUM(bytes), 0), COALESCE(SUM(bytes) FILTER (WHERE owner = ?1), 0) FROM (
-                   SELECT owner, bytes FROM files WHERE batch IS NULL
-                   UNION ALL SELECT owner, bytes FROM batches)";
-    let mut statement = transaction.prepare_cached(sql)?;
-    let (all, own): (i64, i64) =
-        statement.query_row([owner.0], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let sql = "SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT),
+                      CAST(COALESCE(SUM(bytes) FILTER (WHERE owner = ?1), 0) AS BIGINT)
+               FROM (SELECT owner, bytes FROM files WHERE batch IS NULL
+                     UNION ALL SELECT owner, bytes FROM batches) AS kept";
+    let sums = transaction.query_row(sql, &values![owner.0], |row| {
+        Ok((row.integer(0)?, row.integer(1)?))
+    })?;
+    let (all, own) = sums.unwrap_or_default();
     let bounds = store.bounds();
     if own.saturating_add(more) > bounds.owner_bytes {
         return Err(StoreError::OwnerFull(bounds.owner_bytes));

@@ -2,9 +2,8 @@
 
 use std::collections::HashSet;
 
-use rusqlite::params;
-
 use super::leases::{self, Claim};
+use super::value::values;
 use super::{MAX_LINES, Result, Store, files};
 use crate::batch::Status;
 use crate::input::{InputError, InputErrors, Lines, read_entry};
@@ -37,12 +36,12 @@ impl Store {
     pub fn import(&self, claim: &Claim, now: i64) -> Result<bool> {
         self.change(|transaction| {
             leases::check(transaction, claim)?;
-            transaction.execute("DELETE FROM lines WHERE batch = ?1", [claim.key])?;
+            transaction.execute("DELETE FROM lines WHERE batch = ?1", &values![claim.key])?;
             Ok(())
         })?;
         let input: i64 = self.read(|transaction| {
             let sql = "SELECT input FROM batches WHERE key = ?1";
-            Ok(transaction.query_row(sql, [claim.key], |row| row.get(0))?)
+            Ok(transaction.integer(sql, &values![claim.key])?)
         })?;
         let mut reading = Reading::new(&claim.batch.endpoint, self.bounds().line_bytes);
         let mut lines = Lines::default();
@@ -79,7 +78,7 @@ impl Store {
                 transaction.execute(
                     "UPDATE batches SET total = ?2, started = ?3, status = CASE status WHEN ?4 THEN ?5 ELSE status END
                      WHERE key = ?1",
-                    params![
+                    &values![
                         claim.key,
                         reading.count,
                         now,
@@ -89,11 +88,11 @@ impl Store {
                 )?;
                 return Ok(true);
             }
-            transaction.execute("DELETE FROM lines WHERE batch = ?1", [claim.key])?;
+            transaction.execute("DELETE FROM lines WHERE batch = ?1", &values![claim.key])?;
             let errors = serde_json::to_string(&reading.errors).unwrap_or_default();
             transaction.execute(
                 "UPDATE batches SET status = ?2, ended = ?3, errors = ?4 WHERE key = ?1",
-                params![claim.key, Status::Failed.as_str(), now, errors],
+                &values![claim.key, Status::Failed.as_str(), now, errors.as_str()],
             )?;
             Ok(false)
         })
@@ -104,18 +103,17 @@ impl Store {
             leases::check(transaction, claim)?;
             let sql =
                 "INSERT INTO lines (batch, number, custom_id, start, length) VALUES (?1, ?2, ?3, ?4, ?5)";
-            let mut insert = transaction.prepare_cached(sql)?;
-            for read in reading.read.drain(..) {
-                reading.written += 1;
-                let Read {
-                    custom_id,
-                    start,
-                    length,
-                } = read;
-                insert.execute(params![claim.key, reading.written, custom_id, start, length])?;
-            }
+            let numbered = (reading.written + 1..).zip(&reading.read);
+            let rows = numbered.map(|(number, read)| {
+                let name = read.custom_id.as_str();
+                values![claim.key, number, name, read.start, read.length]
+            });
+            transaction.execute_all(sql, rows)?;
             Ok(())
-        })
+        })?;
+        reading.written += i64::try_from(reading.read.len()).unwrap_or(i64::MAX);
+        reading.read.clear();
+        Ok(())
     }
 }
 

@@ -1,9 +1,9 @@
 //! Who runs which batch. A holder takes batches that nobody runs and renews its leases; a batch whose holder is gone is
 //! free once its lease has run out.
 
-use rusqlite::{OptionalExtension, Transaction, params};
-
 use super::schema::WAITING;
+use super::sql::Transaction;
+use super::value::values;
 use super::{Result, Store, StoreError, batches, files};
 use crate::batch::Batch;
 use crate::id::Owner;
@@ -28,37 +28,37 @@ pub struct Work {
 }
 
 impl Store {
-    /// Renews the leases of `holder` until `until`, and takes up to `most` batches in all. Returns all that it holds now,
+    /// Renews the leases of `holder` until `until`, by the clock that all holders share, and takes up to `most` batches in all. Returns all that it holds now,
     /// the oldest first.
     ///
     /// # Errors
     /// The database failed.
     pub fn claim(&self, holder: i64, most: usize, now: i64, until: i64) -> Result<Vec<Claim>> {
+        let length = until.saturating_sub(now);
         self.change(|transaction| {
+            let now = transaction.clock(now)?;
+            let until = now.saturating_add(length);
             transaction.execute(
                 "UPDATE batches SET lease = ?2 WHERE holder = ?1 AND ended IS NULL AND lease >= ?3",
-                params![holder, until, now],
+                &values![holder, until, now],
             )?;
             let sql =
                 "SELECT COUNT(*) FROM batches WHERE holder = ?1 AND ended IS NULL AND lease >= ?2";
-            let held: i64 = transaction
-                .prepare_cached(sql)?
-                .query_row(params![holder, now], |row| row.get(0))?;
+            let held = transaction.integer(sql, &values![holder, now])?;
             let more = i64::try_from(most).unwrap_or(i64::MAX).saturating_sub(held);
             if more > 0 {
                 transaction.execute(
                     "UPDATE batches SET holder = ?1, lease = ?2 WHERE key IN (
                          SELECT key FROM batches WHERE ended IS NULL AND (holder = 0 OR lease < ?3)
                          ORDER BY key LIMIT ?4)",
-                    params![holder, until, now, more],
+                    &values![holder, until, now, more],
                 )?;
             }
             let sql =
                 "SELECT key, owner FROM batches WHERE holder = ?1 AND ended IS NULL ORDER BY key";
-            let mut statement = transaction.prepare_cached(sql)?;
-            let rows =
-                statement.query_map([holder], |row| Ok((row.get(0)?, Owner(row.get(1)?))))?;
-            let rows: Vec<(i64, Owner)> = rows.collect::<rusqlite::Result<_>>()?;
+            let rows = transaction.query(sql, &values![holder], |row| {
+                Ok((row.integer(0)?, Owner(row.id(1)?)))
+            })?;
             let claims = rows.into_iter().map(|(key, owner)| {
                 Ok(Claim {
                     key,
@@ -79,7 +79,7 @@ impl Store {
         self.change(|transaction| {
             transaction.execute(
                 "UPDATE batches SET holder = 0, lease = 0 WHERE holder = ?1 AND ended IS NULL",
-                [holder],
+                &values![holder],
             )?;
             Ok(())
         })
@@ -100,32 +100,31 @@ impl Store {
         self.read(|transaction| {
             check(transaction, claim)?;
             let sql = "SELECT input FROM batches WHERE key = ?1";
-            let input: i64 = transaction
-                .prepare_cached(sql)?
-                .query_row([claim.key], |row| row.get(0))?;
+            let input = transaction.integer(sql, &values![claim.key])?;
             let sql = format!(
                 "SELECT number, custom_id, start, length FROM lines
                  WHERE batch = ?1 AND state = {WAITING} AND number > ?2 ORDER BY number LIMIT ?3"
             );
-            let mut statement = transaction.prepare_cached(&sql)?;
             let most = i64::try_from(most).unwrap_or(i64::MAX);
-            let mut rows = statement.query(params![claim.key, after, most])?;
+            let rows = transaction.query(&sql, &values![claim.key, after, most], |row| {
+                let size = |size| usize::try_from(size).unwrap_or(0);
+                let (start, length) = (size(row.integer(2)?), size(row.integer(3)?));
+                Ok((row.integer(0)?, row.text(1)?, start, length))
+            })?;
             let (mut work, mut total) = (Vec::new(), 0_usize);
             let mut content = Content::new(input);
-            while let Some(row) = rows.next()? {
-                let length: usize = usize::try_from(row.get::<_, i64>(3)?).unwrap_or(0);
+            for (number, custom_id, start, length) in rows {
                 total = total.saturating_add(length);
                 if !work.is_empty() && total > bytes {
                     break;
                 }
-                let start = usize::try_from(row.get::<_, i64>(2)?).unwrap_or(0);
                 let line = content.range(transaction, start, length)?;
                 // It was read when the batch began.
                 let entry = read_entry(&line, &claim.batch.endpoint);
                 let body = entry.map(|entry| entry.body.get().as_bytes().to_vec());
                 work.push(Work {
-                    number: row.get(0)?,
-                    custom_id: row.get(1)?,
+                    number,
+                    custom_id,
                     body: body.unwrap_or_default(),
                 });
             }
@@ -137,9 +136,7 @@ impl Store {
 /// Whether the batch is still held.
 pub(super) fn check(transaction: &Transaction<'_>, claim: &Claim) -> Result<()> {
     let sql = "SELECT 1 FROM batches WHERE key = ?1 AND holder = ?2 AND ended IS NULL";
-    let held = transaction
-        .prepare_cached(sql)?
-        .exists(params![claim.key, claim.holder])?;
+    let held = transaction.exists(sql, &values![claim.key, claim.holder])?;
     held.then_some(()).ok_or(StoreError::LeaseLost)
 }
 
@@ -195,17 +192,13 @@ pub(super) fn next_waiting(
     let sql = format!(
         "SELECT number, custom_id FROM lines WHERE batch = ?1 AND state = {WAITING} ORDER BY number LIMIT ?2"
     );
-    let mut statement = transaction.prepare_cached(&sql)?;
-    let rows = statement.query_map(params![batch, most], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    Ok(rows.collect::<rusqlite::Result<_>>()?)
+    Ok(transaction.query(&sql, &values![batch, most], |row| {
+        Ok((row.integer(0)?, row.text(1)?))
+    })?)
 }
 
 /// Whether a line has no result yet.
 pub(super) fn has_waiting(transaction: &Transaction<'_>, batch: i64) -> Result<bool> {
     let sql = format!("SELECT 1 FROM lines WHERE batch = ?1 AND state = {WAITING} LIMIT 1");
-    let mut statement = transaction.prepare_cached(&sql)?;
-    Ok(statement
-        .query_row([batch], |_| Ok(()))
-        .optional()?
-        .is_some())
+    Ok(transaction.exists(&sql, &values![batch])?)
 }

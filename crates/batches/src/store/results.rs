@@ -1,10 +1,10 @@
 //! What became of the lines. Each gets its result once, and only from the batch's holder.
 
-use rusqlite::{OptionalExtension, Transaction, params};
-
 use super::files::{self, NewFile};
 use super::leases::{self, Claim};
 use super::schema::{DELETED, FAILED, SUCCEEDED, UNRUN, WAITING, WHOLE};
+use super::sql::Transaction;
+use super::value::values;
 use super::{Result, Store};
 use crate::batch::Status;
 use crate::file::Purpose;
@@ -44,25 +44,24 @@ impl Store {
             let sql = format!(
                 "UPDATE lines SET state = ?3, result = ?4 WHERE batch = ?1 AND number = ?2 AND state = {WAITING}"
             );
-            let mut update = transaction.prepare_cached(&sql)?;
-            for one in done {
+            let rows = done.iter().map(|one| {
                 let state = if one.succeeded { SUCCEEDED } else { FAILED };
-                if update.execute(params![claim.key, one.number, state, one.result])? == 0 {
-                    continue;
-                }
+                values![claim.key, one.number, state, one.result.as_slice()]
+            });
+            let changed = transaction.execute_all(&sql, rows)?;
+            let kept = done.iter().zip(changed).filter(|(_, changed)| *changed > 0);
+            for (one, _) in kept {
                 completed += i64::from(one.succeeded);
                 failed += i64::from(!one.succeeded);
                 bytes += i64::try_from(one.result.len()).unwrap_or(0);
                 usage += one.usage;
             }
-            transaction
-                .prepare_cached(
-                    "UPDATE batches SET completed = completed + ?2, failed = failed + ?3, bytes = bytes + ?4,
+            transaction.execute(
+                "UPDATE batches SET completed = completed + ?2, failed = failed + ?3, bytes = bytes + ?4,
                          input_tokens = input_tokens + ?5, cached_tokens = cached_tokens + ?6,
                          output_tokens = output_tokens + ?7, reasoning_tokens = reasoning_tokens + ?8
                      WHERE key = ?1",
-                )?
-                .execute(params![
+                &values![
                     claim.key,
                     completed,
                     failed,
@@ -71,7 +70,8 @@ impl Store {
                     usage.cached,
                     usage.output,
                     usage.reasoning
-                ])?;
+                ],
+            )?;
             if leases::has_waiting(transaction, claim.key)? {
                 return Ok(false);
             }
@@ -99,17 +99,22 @@ impl Store {
                 }
                 let sql =
                     "UPDATE lines SET state = ?3, result = ?4 WHERE batch = ?1 AND number = ?2";
-                let mut update = transaction.prepare_cached(sql)?;
-                let mut bytes = 0_i64;
-                for (number, custom_id) in lines {
-                    let result = unrun_line(claim.batch.dialect, &custom_id, unrun);
-                    bytes += result
-                        .as_ref()
-                        .map_or(0, |line| i64::try_from(line.len()).unwrap_or(0));
-                    update.execute(params![claim.key, number, UNRUN, result])?;
-                }
+                let results: Vec<(i64, Option<Vec<u8>>)> = lines
+                    .into_iter()
+                    .map(|(number, name)| (number, unrun_line(claim.batch.dialect, &name, unrun)))
+                    .collect();
+                let rows = results
+                    .iter()
+                    .map(|(number, line)| values![claim.key, *number, UNRUN, line.as_deref()]);
+                transaction.execute_all(sql, rows)?;
+                let bytes: usize = results
+                    .iter()
+                    .flat_map(|(_, line)| line)
+                    .map(Vec::len)
+                    .sum();
+                let bytes = i64::try_from(bytes).unwrap_or(0);
                 let sql = "UPDATE batches SET bytes = bytes + ?2 WHERE key = ?1";
-                transaction.execute(sql, params![claim.key, bytes])?;
+                transaction.execute(sql, &values![claim.key, bytes])?;
                 Ok(false)
             })?;
             if ended {
@@ -133,13 +138,11 @@ fn end(
     let failures = file_of(transaction, store, claim, "error", &failures, now)?;
     transaction.execute(
         "UPDATE batches SET status = ?2, ended = ?3, output_id = ?4, failures_id = ?5 WHERE key = ?1",
-        params![claim.key, status.as_str(), now, output, failures],
+        &values![claim.key, status.as_str(), now, output, failures],
     )?;
     let sql = "SELECT files.key FROM files JOIN batches ON files.key = batches.input
                WHERE batches.key = ?1 AND files.state = ?2";
-    let deleted: Option<i64> = transaction
-        .query_row(sql, params![claim.key, DELETED], |row| row.get(0))
-        .optional()?;
+    let deleted = transaction.query_row(sql, &values![claim.key, DELETED], |row| row.integer(0))?;
     if let Some(input) = deleted {
         files::remove(transaction, input, None)?;
     }
@@ -159,15 +162,13 @@ fn file_of(
         return Ok(None);
     }
     let sql = format!("SELECT SUM(LENGTH(result)) FROM lines WHERE batch = ?1 AND {are}");
-    let bytes: Option<i64> = transaction.query_row(&sql, [claim.key], |row| row.get(0))?;
-    let Some(bytes) = bytes else {
+    let bytes = transaction.query_row(&sql, &values![claim.key], |row| row.maybe_integer(0))?;
+    let Some(bytes) = bytes.flatten() else {
         return Ok(None);
     };
-    let age: Option<i64> = transaction.query_row(
-        "SELECT results_age FROM batches WHERE key = ?1",
-        [claim.key],
-        |row| row.get(0),
-    )?;
+    let sql = "SELECT results_age FROM batches WHERE key = ?1";
+    let age = transaction.query_row(sql, &values![claim.key], |row| row.maybe_integer(0))?;
+    let age = age.flatten();
     let new = NewFile {
         owner: claim.owner,
         name: format!("{}_{name}.jsonl", claim.batch.id),

@@ -1,9 +1,4 @@
-//! The tables, and how the database is opened.
-
-use std::path::Path;
-use std::time::Duration;
-
-use rusqlite::{Connection, OpenFlags};
+//! The tables, as SQLite reads them.
 
 /// Raised with each change that an earlier version cannot read.
 pub(super) const VERSION: i64 = 1;
@@ -20,7 +15,7 @@ pub(super) const SUCCEEDED: i64 = 1;
 pub(super) const FAILED: i64 = 2;
 pub(super) const UNRUN: i64 = 3;
 
-const TABLES: &str = "
+pub(super) const TABLES: &str = "
 CREATE TABLE files (
     key INTEGER PRIMARY KEY AUTOINCREMENT,
     id BLOB NOT NULL UNIQUE,
@@ -49,7 +44,7 @@ CREATE TABLE batches (
     owner BLOB NOT NULL,
     dialect INTEGER NOT NULL,
     endpoint TEXT NOT NULL,
-    window TEXT NOT NULL,
+    \"window\" TEXT NOT NULL,
     input INTEGER NOT NULL,
     input_id BLOB NOT NULL,
     output_id BLOB,
@@ -90,34 +85,3 @@ CREATE TABLE lines (
 CREATE UNIQUE INDEX lines_by_name ON lines (batch, custom_id);
 CREATE INDEX lines_waiting ON lines (batch, number) WHERE state = 0;
 ";
-
-/// A connection whose changes survive a crash of the machine once they are committed.
-pub(super) fn connect(path: &Path, patience: Duration) -> rusqlite::Result<Connection> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE
-        | OpenFlags::SQLITE_OPEN_CREATE
-        | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(path, flags)?;
-    connection.busy_timeout(patience)?;
-    // Only before the first table: what is deleted may give its room back.
-    connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
-    // Readers and one writer at once.
-    connection.pragma_update(None, "journal_mode", "WAL")?;
-    connection.pragma_update(None, "synchronous", "FULL")?;
-    Ok(connection)
-}
-
-/// Makes the tables unless they are there; returns the version of those that are.
-pub(super) fn prepare(connection: &mut Connection) -> rusqlite::Result<i64> {
-    let transaction =
-        connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-    let version = |transaction: &Connection| {
-        transaction.pragma_query_value(None, "user_version", |row| row.get(0))
-    };
-    if version(&transaction)? == 0_i64 {
-        transaction.execute_batch(TABLES)?;
-        transaction.pragma_update(None, "user_version", VERSION)?;
-    }
-    let found = version(&transaction)?;
-    transaction.commit()?;
-    Ok(found)
-}

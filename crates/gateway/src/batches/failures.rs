@@ -30,6 +30,8 @@ pub(crate) fn failure(error: &StoreError, id: &str) -> ApiError {
         StoreError::Directory { .. }
         | StoreError::Newer { .. }
         | StoreError::Open { .. }
+        | StoreError::Url(_)
+        | StoreError::Connect { .. }
         | StoreError::LeaseLost
         | StoreError::Stopped
         | StoreError::Database(_) => {
