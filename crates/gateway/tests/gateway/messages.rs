@@ -315,11 +315,11 @@ async fn failures_come_in_anthropics_envelope() {
             "`container`",
         ),
         (
-            "/v1/messages/batches",
+            "/v1/messages/threads",
             json!({}),
             404,
             "not_found_error",
-            "`POST /v1/messages/batches`",
+            "`POST /v1/messages/threads`",
         ),
     ] {
         let answer = gateway.post(path, &body).await;
