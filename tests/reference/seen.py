@@ -22,6 +22,7 @@ from PIL import Image
 from inflight.executors.base import NamedTensor, Request
 from inflight.executors.reference.core.engine import Engine
 from inflight.executors.reference.core.extras import read_extras
+from inflight.executors.reference.core.image_cache import ImageCache
 from inflight.executors.reference.core.images import ImagePrompt, Picture, read_pictures
 from inflight.executors.reference.core.refusal import Refused
 from inflight.executors.reference.core.seeing import Seeing
@@ -96,7 +97,7 @@ def files(*data: bytes) -> NamedTensor:
 
 def read(*numbers: int) -> list[Picture]:
     """Images of the fixture as the engine gets them."""
-    return read_pictures(files(*map(picture_file, numbers)), processor(), b"")
+    return read_pictures(files(*map(picture_file, numbers)), processor(), b"", ImageCache(1 << 20))
 
 
 def asked(client_id: int, prompt: Sequence[int], numbers: Sequence[int], **fields: Any) -> Request:

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from inflight.executors import images
 from inflight.executors.base import NamedTensor
 from inflight.executors.reference.core.drafts import LookupConfig
 from inflight.executors.reference.core.engine import Engine
-from inflight.executors.reference.core.images import Picture
+from inflight.executors.reference.core.images import ImagePrompt, Picture
 from inflight.executors.reference.core.scheduler import CapacitySchedulerPolicy
 from inflight.executors.reference.core.seeing import Seeing
 from inflight.executors.reference.core.sequence import SequenceState
@@ -343,6 +344,31 @@ def test_pixels_of_all_requests_are_bounded() -> None:
     del images
     gc.collect()
     assert not isinstance(prepared([asked(4, [5, IMAGE], [0])], seeing)[1][4], Exception)
+
+
+def test_an_image_that_comes_again_is_not_decoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[str] = []
+    decode = images._in_rgb
+
+    def counted(place: str, image: Image.Image, upright: bool) -> Image.Image:
+        decoded.append(place)
+        return decode(place, image, upright)
+
+    monkeypatch.setattr(images, "_in_rgb", counted)
+    seeing = Seeing(seen.processor())
+    _, first = prepared([asked(1, [5, IMAGE], [0])], seeing)
+    _, second = prepared([asked(2, [IMAGE, 5, IMAGE], [0, 1])], seeing)
+    assert decoded == ["inflight_images[0]", "inflight_images[1]"]
+    one, other = first[1], second[2]
+    assert isinstance(one, ImagePrompt), one
+    assert isinstance(other, ImagePrompt), other
+    assert one.pictures[0] is other.pictures[0]
+    # Another tenant's is another image.
+    salted = asked(
+        3, [5, IMAGE], [0], tensors=[NamedTensor("inflight_cache_salt", "BYTES", (1,), b"\x01\0\0\0a")]
+    )
+    prepared([salted], seeing)
+    assert len(decoded) == 3
 
 
 @pytest.mark.parametrize("tokens", [1, 4, 9, 30, 1000])

@@ -9,6 +9,8 @@ from __future__ import annotations
 import io
 import struct
 import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -42,17 +44,35 @@ def are_decodable() -> bool:
 def decode(name: str, files: list[bytes], *, upright: bool = False) -> list[Image.Image]:
     """The images of the files in the tensor ``name``, in RGB; ``upright``: turned as their files say that
     they were taken. Errors: `ImageError`, which names the image at fault."""
+    return [image.in_rgb(upright=upright) for image in opened(name, files)]
+
+
+@dataclass(frozen=True)
+class OpenedImage:
+    """An image whose size is known, and no pixel yet."""
+
+    #: What errors call it.
+    place: str
+    _image: Image.Image
+
+    def in_rgb(self, *, upright: bool) -> Image.Image:
+        """Decodes it. Errors: `ImageError`."""
+        return _in_rgb(self.place, self._image, upright)
+
+
+def opened(name: str, files: list[bytes]) -> Iterator[OpenedImage]:
+    """The images of the files in the tensor ``name``, one after the other, as far as their sizes may be taken
+    together. Errors: `ImageError`."""
     if len(files) > MAX_IMAGES:
         raise ImageError(f"`{name}` has `{len(files)}` images; send at most {MAX_IMAGES}")
-    images: list[Image.Image] = []
     pixels = 0
-    for place, file in enumerate(files):
-        image = _open(f"{name}[{place}]", file)
+    for number, file in enumerate(files):
+        place = f"{name}[{number}]"
+        image = _open(place, file)
         pixels += image.width * image.height
         if pixels > MAX_PIXELS:
-            raise _too_large(f"`{name}[{place}]` has `{image.width}` x `{image.height}` pixels")
-        images.append(_in_rgb(f"{name}[{place}]", image, upright))
-    return images
+            raise _too_large(f"`{place}` has `{image.width}` x `{image.height}` pixels")
+        yield OpenedImage(place, image)
 
 
 def elements(value: NamedTensor) -> list[bytes]:

@@ -18,7 +18,7 @@
     beams      a search with several beams      stop       whether a sequence ends
     pooling    hidden states to an embedding    log_probs  what is reported of a token
     seeing     files of images to pixels        images     a prompt that has some
-    embedding_cache  what they became
+    image_cache  what they became
     rows       columns of a response            metrics    what a sequence took
     statistics what an iteration did
 

@@ -10,16 +10,18 @@ import bisect
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from inflight.executors import images
 from inflight.executors.base import NamedTensor
-from inflight.executors.images import ImageError
+from inflight.executors.images import ImageError, OpenedImage
 from inflight.executors.reference.model.array_types import Int
 from inflight.executors.reference.model.processor import Pixels, Processor
 from inflight.executors.reference.model.vision_layout import token_positions
 
+from .image_cache import ImageCache
 from .refusal import invalid
 from .reuse import Retention, RetentionPlan, with_extra_ids
 
@@ -38,6 +40,10 @@ class Picture:
     height: int
     width: int
     tokens: int
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.pixels.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,22 +123,27 @@ class ImagePrompt:
         return position + sum(more for _, more in own[:before])
 
 
-def read_pictures(value: NamedTensor, processor: Processor, salt: bytes) -> list[Picture]:
-    """The images of a request's tensor. Errors: `Refused`."""
+def read_pictures(
+    value: NamedTensor, processor: Processor, salt: bytes, known: ImageCache[Picture]
+) -> list[Picture]:
+    """The images of a request's tensor; those that are ``known`` are not decoded. Errors: `Refused`."""
     try:
         files = images.elements(value)
         pictures = []
-        for place, (file, image) in enumerate(
-            zip(files, images.decode(value.name, files, upright=True), strict=True)
-        ):
-            pixels = processor.resized(f"{value.name}[{place}]", image)
+        for file, image in zip(files, images.opened(value.name, files), strict=True):
             digest = hashlib.blake2b(len(salt).to_bytes(8, "little") + salt, digest_size=_NAME_BYTES)
             digest.update(file)
-            height, width = processor.grid(pixels)
-            pictures.append(Picture(digest.digest(), pixels, height, width, processor.tokens(pixels)))
+            name = digest.digest()
+            pictures.append(known.get(name, partial(_read, name, image, processor)))
     except ImageError as error:
         raise invalid(str(error)) from error
     return pictures
+
+
+def _read(name: bytes, image: OpenedImage, processor: Processor) -> Picture:
+    pixels = processor.resized(image.place, image.in_rgb(upright=True))
+    height, width = processor.grid(pixels)
+    return Picture(name, pixels, height, width, processor.tokens(pixels))
 
 
 def expand(

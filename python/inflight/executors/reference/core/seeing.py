@@ -13,9 +13,12 @@ from inflight.executors.images import IMAGES
 from inflight.executors.reference.model.processor import Processor
 
 from .extras import Extras
-from .images import ImagePrompt, expand, read_pictures
+from .image_cache import ImageCache
+from .images import ImagePrompt, Picture, expand, read_pictures
 from .refusal import Refused
 
+#: Pixels of files that come again, as those of a conversation do.
+KEPT_BYTES = 128 << 20
 #: Pixels of all requests that run or wait; one has 48 MiB at most. They stay until it ends, since it may have
 #: to be computed again.
 MAX_BYTES = 1 << 31
@@ -28,6 +31,7 @@ class Seeing:
         self._processor = processor
         self._max_bytes = max_bytes
         self._in_use: WeakSet[ImagePrompt] = WeakSet()
+        self._known: ImageCache[Picture] = ImageCache(KEPT_BYTES)
 
     @property
     def identity(self) -> str:
@@ -45,7 +49,7 @@ class Seeing:
                 f"the images of all requests take {held >> 20} MiB and may take {self._max_bytes >> 20}; "
                 "try again later",
             )
-        pictures = read_pictures(value, self._processor, extras.cache_salt)
+        pictures = read_pictures(value, self._processor, extras.cache_salt, self._known)
         tokens, prompt = expand(request.input_token_ids, pictures, self._processor)
         self._in_use.add(prompt)
         others = [tensor for tensor in request.tensors if tensor.name != IMAGES]

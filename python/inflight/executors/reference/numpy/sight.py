@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 
-from inflight.executors.reference.core.embedding_cache import EmbeddingCache
+from inflight.executors.reference.core.image_cache import ImageCache
 from inflight.executors.reference.core.images import Picture
 from inflight.executors.reference.core.prompt_tuning import Embedded
 from inflight.executors.reference.core.runner import Chunk
@@ -26,7 +26,7 @@ class NumpySight:
     def __init__(self, tower: NumpyTower, processor: Processor, max_bytes: int) -> None:
         self._tower = tower
         self._processor = processor
-        self._cache: EmbeddingCache[Float32] = EmbeddingCache(max_bytes)
+        self._cache: ImageCache[Float32] = ImageCache(max_bytes)
 
     def embedded(self, chunk: Chunk) -> Embedded | None:
         """The rows of a chunk that are of images, counted from its first, and their embeddings."""

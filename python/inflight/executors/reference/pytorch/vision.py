@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.nn.functional as functional
 
-from inflight.executors.reference.core.embedding_cache import EmbeddingCache
+from inflight.executors.reference.core.image_cache import ImageCache
 from inflight.executors.reference.core.images import Picture, Piece
 from inflight.executors.reference.model.layers import Weights, held
 from inflight.executors.reference.model.processor import Pixels, Processor
@@ -110,7 +110,7 @@ class TorchSight:
     def __init__(self, tower: TorchTower, processor: Processor, max_bytes: int) -> None:
         self._tower = tower
         self._processor = processor
-        self._cache: EmbeddingCache[Tensor] = EmbeddingCache(max_bytes)
+        self._cache: ImageCache[Tensor] = ImageCache(max_bytes)
 
     def embedded(self, piece: Piece) -> Tensor:
         """The embeddings of consecutive tokens of an image; the tower runs where none are kept."""

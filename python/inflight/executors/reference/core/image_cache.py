@@ -1,8 +1,8 @@
-"""Embeddings of images by their names, within a bound: a conversation sends its images with every turn.
+"""What was made of images, by their names, within a bound: a conversation sends its images with every turn.
 
 Owns which are kept: the latest used, and at least the latest, so that a prompt in chunks computes an image
 once.
-Knows nothing of what an embedding is made of.
+Knows nothing of what that is: pixels of files, and embeddings of pixels.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any, Generic, TypeVar
 ArrayT = TypeVar("ArrayT")
 
 
-class EmbeddingCache(Generic[ArrayT]):
-    """Arrays of NumPy or PyTorch. One thread owns it."""
+class ImageCache(Generic[ArrayT]):
+    """Arrays of NumPy or PyTorch, or what else has `nbytes`. One thread owns it."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
