@@ -24,6 +24,8 @@ from typing import Any
 from benchmark_executor import SHAPES, write_model
 from real_loads import Load, Server, arguments_of, problems, replay, row
 
+#: Seconds in which what was before a turn ends.
+SETTLE_S = 12.0
 #: So many prompts of the batch are different; the rest repeat them.
 PROMPTS = 512
 
@@ -38,8 +40,8 @@ def ask(address: str, method: str, path: str, body: Any = None, media_type: str 
         return json.load(answer)
 
 
-def start_batch(address: str, options: argparse.Namespace, vocab_size: int) -> str:
-    """Uploads more lines than are run, and has them run."""
+def upload(address: str, options: argparse.Namespace, vocab_size: int) -> str:
+    """Uploads more lines than are run."""
     rng = random.Random(1)
     prompts = [[rng.randrange(vocab_size) for _ in range(options.prompt)] for _ in range(PROMPTS)]
     lines = []
@@ -51,7 +53,11 @@ def start_batch(address: str, options: argparse.Namespace, vocab_size: int) -> s
     head = '--b\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b\r\n'
     head += 'content-disposition: form-data; name="file"; filename="in.jsonl"\r\n\r\n'
     form = head.encode() + "\n".join(lines).encode() + b"\r\n--b--\r\n"
-    file = ask(address, "POST", "/v1/files", form, "multipart/form-data; boundary=b")["id"]
+    return str(ask(address, "POST", "/v1/files", form, "multipart/form-data; boundary=b")["id"])
+
+
+def start_batch(address: str, file: str) -> str:
+    """Has the lines run; returns once the first has its result."""
     asked = {"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h"}
     batch = str(ask(address, "POST", "/v1/batches", asked)["id"])
     while not done(address, batch):
@@ -67,11 +73,11 @@ def done(address: str, batch: str) -> int:
     return int(found["request_counts"]["completed"])
 
 
-def online(options: argparse.Namespace, seed: int) -> Load:
+def online(options: argparse.Namespace, seed: int, clients: int) -> Load:
     """Clients at random times."""
     rng = random.Random(seed)
     at, rows = 0.0, []
-    for _ in range(options.clients):
+    for _ in range(clients):
         at += rng.expovariate(options.rate)
         rows.append(row(options.prompt, options.answer, timestamp=round(at * 1000)))
     return Load(rows)
@@ -105,8 +111,8 @@ def main() -> None:
         try:
             print(f"ready after {server.wait_until_ready():.0f} s", file=sys.stderr, flush=True)
 
-            def turn(times: int, tokens: int) -> dict[str, Any]:
-                load = online(options, times)
+            def turn(times: int, tokens: int, clients: int) -> dict[str, Any]:
+                load = online(options, times, clients)
                 arguments = arguments_of(load, None, directory) or []
                 found = replay(options.client, server.address, load, arguments, tokens, vocab_size)
                 for problem in problems(found):
@@ -114,15 +120,21 @@ def main() -> None:
                 [report] = found["groups"].values()
                 return dict(report)
 
-            turn(1000, 1000)
+            file = upload(server.address, options, vocab_size)
+            few = int(SETTLE_S * options.rate)
+            turn(1000, 1000, few)
             for seed in range(options.turns):
-                show("clients alone", turn(seed, 2 * seed), None)
-                batch = start_batch(server.address, options, vocab_size)
+                show("clients alone", turn(seed, 2 * seed, options.clients), None)
+                batch = start_batch(server.address, file)
+                # Lines that began before a client came are done.
+                turn(seed, 2000 + seed, few)
                 before, begun = done(server.address, batch), time.monotonic()
                 # At the same times, with prompts that no cache has.
-                report = turn(seed, 2 * seed + 1)
+                report = turn(seed, 2 * seed + 1, options.clients)
                 lines = (done(server.address, batch) - before) / (time.monotonic() - begun)
                 show("clients, with a batch", report, lines)
+                # Longer than a gateway waits for the next client.
+                time.sleep(SETTLE_S)
                 before, begun = done(server.address, batch), time.monotonic()
                 time.sleep(options.alone_s)
                 lines = (done(server.address, batch) - before) / (time.monotonic() - begun)
