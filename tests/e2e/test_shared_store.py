@@ -8,6 +8,7 @@ from pathlib import Path
 import openai
 import pytest
 
+from support.authority import make_authority
 from support.batches import requests, results, running
 from support.http import get
 from support.postgres import PASSWORD, Postgres, binaries, postgres
@@ -78,7 +79,6 @@ def test_each_line_has_one_result_whatever_dies(start: Start, tmp_path: Path) ->
     ("url", "says"),
     [
         ("postgresql://inflight:{secret}@127.0.0.1:1/x", "cannot use the database"),
-        ("postgresql://inflight:{secret}@127.0.0.1/x?sslmode=require", "sslmode=require"),
         ("mysql://inflight:{secret}@127.0.0.1/x", "postgresql://USER@HOST/DATABASE"),
     ],
 )
@@ -88,3 +88,31 @@ def test_a_database_that_cannot_be_used_says_why(start: Start, url: str, says: s
     assert gateway.wait() == 2, gateway.log
     assert says in gateway.log
     assert PASSWORD not in gateway.log, json.dumps(gateway.log)
+
+
+def test_the_database_is_asked_over_tls(start: Start, tmp_path: Path) -> None:
+    worker = start_worker(start)
+    authority = make_authority(tmp_path / "authority")
+    trusted = {"PGPASSWORD": PASSWORD, "SSL_CERT_FILE": str(authority.ca)}
+    with postgres() as database:
+        database.stop()
+        database.encrypt(*authority.issue("database", "localhost"))
+        database.start()
+        url = database.url.replace("127.0.0.1", "localhost")
+        address = f"--worker={worker.address('grpc')}"
+
+        def gateway(url: str, environment: dict[str, str]) -> InflightProcess:
+            return start("gateway", "--port=0", address, f"--data-url={url}", environment=environment)
+
+        served = gateway(f"{url}?sslmode=require", trusted)
+        assert get(wait_ready(served), "/v1/files").json()["data"] == []
+        for where, environment, says in (
+            # Its certificate is for another name, nobody vouches for it, or it does not speak plain text.
+            (f"{database.url}?sslmode=require", trusted, "127.0.0.1"),
+            (f"{url}?sslmode=require", {"PGPASSWORD": PASSWORD}, "certificate"),
+            (url, trusted, "pg_hba.conf"),
+        ):
+            refused = gateway(where, environment)
+            assert refused.wait() == 2, refused.log
+            assert says in refused.log
+            assert PASSWORD not in refused.log

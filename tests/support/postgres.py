@@ -51,6 +51,19 @@ class Postgres:
         secret.chmod(0o644)
         self._run("initdb", "-D", self._data, "-U", "inflight", "-A", "scram-sha-256", f"--pwfile={secret}")
 
+    def encrypt(self, certificate: Path, key: Path) -> None:
+        """From the next start on it takes connections over TLS alone."""
+        for source, name in ((certificate, "server.crt"), (key, "server.key")):
+            target = self._data / name
+            shutil.copy(source, target)
+            target.chmod(0o600)
+            if self._user:
+                shutil.chown(target, self._user, self._user)
+        rules = self._data / "pg_hba.conf"
+        rules.write_text("hostssl all all 127.0.0.1/32 scram-sha-256\n")
+        with (self._data / "postgresql.conf").open("a") as settings:
+            settings.write("ssl = on\n")
+
     @property
     def url(self) -> str:
         """Without the password."""

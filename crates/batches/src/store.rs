@@ -4,6 +4,7 @@
 
 mod batches;
 mod database;
+mod encrypted;
 mod files;
 mod import;
 mod leases;

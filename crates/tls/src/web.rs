@@ -1,5 +1,5 @@
-//! TLS of connections to the web, which files are fetched from: any host that an authority of this machine's vouches
-//! for.
+//! TLS of connections to any host that an authority of this machine's vouches for: the web, which files are fetched
+//! from, and databases.
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,11 +11,33 @@ use crate::client::server_name;
 use crate::files::{provider, system_authorities};
 use crate::{HTTP1, HandshakeError, TlsError};
 
-/// TLS for HTTP/1.1 on the web. Cheap to clone; the first connection reads the machine's authorities.
-#[derive(Clone, Debug, Default)]
-pub struct WebTls(Arc<OnceLock<Arc<ClientConfig>>>);
+/// TLS by the authorities of this machine. Cheap to clone; the first connection reads them.
+#[derive(Clone, Debug)]
+pub struct WebTls {
+    config: Arc<OnceLock<Arc<ClientConfig>>>,
+    /// What is spoken; `None`: what the port is for.
+    speaks: Option<&'static [u8]>,
+}
+
+impl Default for WebTls {
+    /// For HTTP/1.1.
+    fn default() -> Self {
+        Self {
+            config: Arc::default(),
+            speaks: Some(HTTP1),
+        }
+    }
+}
 
 impl WebTls {
+    /// For a port that speaks one protocol.
+    pub fn of_one_protocol() -> Self {
+        Self {
+            config: Arc::default(),
+            speaks: None,
+        }
+    }
+
     /// Makes a TLS stream of a connection to `host`, a name or an address. The caller bounds its time.
     ///
     /// # Errors
@@ -25,13 +47,14 @@ impl WebTls {
         S: AsyncRead + AsyncWrite + Unpin,
     {
         let name = server_name(host)?;
-        let config = match self.0.get() {
+        let config = match self.config.get() {
             Some(config) => Arc::clone(config),
             None => {
-                let made = tokio::task::spawn_blocking(config).await;
+                let speaks = self.speaks;
+                let made = tokio::task::spawn_blocking(move || config(speaks)).await;
                 // It fails only while the runtime ends.
                 let made = made.unwrap_or(Err(TlsError::NoAuthorities))?;
-                Arc::clone(self.0.get_or_init(|| Arc::new(made)))
+                Arc::clone(self.config.get_or_init(|| Arc::new(made)))
             }
         };
         let connected = TlsConnector::from(config).connect(name, stream).await;
@@ -42,12 +65,12 @@ impl WebTls {
     }
 }
 
-fn config() -> Result<ClientConfig, TlsError> {
+fn config(speaks: Option<&'static [u8]>) -> Result<ClientConfig, TlsError> {
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(TlsError::Setup)?
         .with_root_certificates(system_authorities()?)
         .with_no_client_auth();
-    config.alpn_protocols = vec![HTTP1.to_vec()];
+    config.alpn_protocols = speaks.map(<[u8]>::to_vec).into_iter().collect();
     Ok(config)
 }

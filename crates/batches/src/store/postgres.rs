@@ -12,11 +12,13 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 use tokio::runtime::Runtime;
+use tokio_postgres::config::SslMode;
 use tokio_postgres::types::private::BytesMut;
 use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
-use tokio_postgres::{Client, Config, Statement};
+use tokio_postgres::{Client, Config, NoTls, Statement};
 
 use super::database::DatabaseError;
+use super::encrypted::Encrypted;
 use super::value::Value;
 
 pub(super) use tokio_postgres::Row;
@@ -158,9 +160,20 @@ impl Open {
             .enable_all()
             .build()
             .map_err(DatabaseError::Runtime)?;
-        let connect = config.connect(tokio_postgres::NoTls);
-        let (client, connection) = within(&runtime, CONNECT, connect)?;
-        runtime.spawn(connection);
+        let client = match config.get_ssl_mode() {
+            SslMode::Require => {
+                let connect = config.connect(Encrypted::new());
+                let (client, connection) = within(&runtime, CONNECT, connect)?;
+                runtime.spawn(connection);
+                client
+            }
+            _ => {
+                let connect = config.connect(NoTls);
+                let (client, connection) = within(&runtime, CONNECT, connect)?;
+                runtime.spawn(connection);
+                client
+            }
+        };
         let open = Self {
             client,
             runtime: Some(runtime),

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use tokio_postgres::Config;
-use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::config::Host;
 
 /// Where the database is; it may have a password.
 #[derive(Clone, PartialEq, Eq)]
@@ -21,11 +21,6 @@ pub enum UrlError {
     Invalid,
     #[error("the URL of the database has no host; pass `postgresql://USER@HOST/DATABASE`")]
     NoHost,
-    #[error(
-        "`sslmode=require` is not supported for the database; put it on a network that you trust, or a TLS proxy in \
-         front of it"
-    )]
-    Tls,
 }
 
 /// Unacknowledged data closes a connection after this.
@@ -44,9 +39,6 @@ impl DataUrl {
             .any(|scheme| self.0.starts_with(scheme));
         let config = Config::from_str(&self.0).ok().filter(|_| is_url);
         let mut config = config.ok_or(UrlError::Invalid)?;
-        if config.get_ssl_mode() == SslMode::Require {
-            return Err(UrlError::Tls);
-        }
         let hosts = config.get_hosts().iter().map(|host| match host {
             Host::Tcp(name) => name.clone(),
             Host::Unix(path) => path.display().to_string(),
@@ -101,10 +93,6 @@ mod tests {
                 "not one of PostgreSQL",
             ),
             ("postgresql:///x", "has no host"),
-            (
-                "postgresql://me:secret@db/x?sslmode=require",
-                "`sslmode=require`",
-            ),
             (
                 "postgresql://me:secret@db/x?sslmode=verify-full",
                 "not one of",
