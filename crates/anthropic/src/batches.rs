@@ -1,7 +1,7 @@
 //! The request for a batch of messages, whose requests are in its body. They become lines as files of batches have them.
 
 use inflight_openai::ApiError;
-use inflight_openai::reader::{Fields, shortened};
+use inflight_openai::reader::Fields;
 use serde_json::value::RawValue;
 
 /// Where each request of a batch is sent.
@@ -19,11 +19,7 @@ pub fn lines(body: &[u8]) -> Result<Vec<u8>, ApiError> {
     let mut fields = Fields::of_body(body)?;
     let requests = fields.list("requests", MAX_REQUESTS)?;
     let requests = requests.ok_or_else(|| fields.missing("requests"))?;
-    if let Some((name, _)) = fields.rest().next() {
-        let name = shortened(&name);
-        let message = format!("Unknown parameter: `{name}`.");
-        return Err(ApiError::unsupported(name, message));
-    }
+    fields.refuse_rest()?;
     if requests.is_empty() {
         return Err(ApiError::invalid_request(
             "requests",

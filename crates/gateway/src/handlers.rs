@@ -18,6 +18,7 @@ mod forced;
 mod generate;
 pub(crate) mod health;
 mod image_prompt;
+mod kept;
 pub(crate) mod kserve;
 mod locate;
 pub(crate) mod message_batches;

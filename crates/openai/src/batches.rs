@@ -52,11 +52,7 @@ impl BatchRequest {
         let completion_window = fields.required_string("completion_window")?;
         let metadata = metadata::take(&mut fields)?;
         let results_age = take_age(&mut fields)?;
-        if let Some((name, _)) = fields.rest().next() {
-            let name = shortened(&name);
-            let message = format!("Unknown parameter: `{name}`.");
-            return Err(ApiError::unsupported(name, message));
-        }
+        fields.refuse_rest()?;
         Ok(Self {
             input_file_id,
             endpoint,

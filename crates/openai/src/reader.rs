@@ -276,6 +276,21 @@ impl<'a> Fields<'a> {
         list(&self.param(name), raw, most).map(Some)
     }
 
+    /// Refuses what is left, where every field is known.
+    ///
+    /// # Errors
+    /// 400: a field that no parser took.
+    pub fn refuse_rest(self) -> Result<(), ApiError> {
+        match self.rest().next() {
+            None => Ok(()),
+            Some((name, _)) => {
+                let name = shortened(&name);
+                let message = format!("Unknown parameter: `{name}`.");
+                Err(ApiError::unsupported(name, message))
+            }
+        }
+    }
+
     /// What is left: the fields that no parser took, with their values.
     pub fn rest(self) -> impl Iterator<Item = (Cow<'a, str>, &'a RawValue)> {
         self.entries.into_iter()

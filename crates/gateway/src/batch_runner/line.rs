@@ -12,8 +12,9 @@ use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use http::{HeaderMap, header};
 use http_body_util::BodyExt;
+use inflight_anthropic::batches as anthropic;
 use inflight_batches::Dialect;
-use inflight_openai::ApiError;
+use inflight_openai::{ApiError, batches as openai};
 use inflight_upstream::table::NoModel;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -24,15 +25,6 @@ use crate::error;
 use crate::handlers::{chat, completions, embeddings, messages, responses};
 use crate::middleware::RequestContext;
 use crate::state::AppState;
-
-/// Where lines may be sent.
-const ENDPOINTS: [&str; 5] = [
-    "/v1/chat/completions",
-    "/v1/completions",
-    "/v1/embeddings",
-    "/v1/responses",
-    "/v1/messages",
-];
 
 /// How often a line is tried that fails on the server's side.
 const MOST_TRIES: u32 = 5;
@@ -98,9 +90,8 @@ pub(super) fn may_begin(state: &AppState, body: &[u8]) -> bool {
 
 /// Sends a line to its handler.
 pub(super) async fn run(state: &Arc<AppState>, request: Request, body: &[u8]) -> Answer {
-    let known = ENDPOINTS
-        .into_iter()
-        .find(|known| *known == request.endpoint);
+    let mut all = openai::ENDPOINTS.into_iter().chain([anthropic::ENDPOINT]);
+    let known = all.find(|known| *known == request.endpoint);
     let context = RequestContext::idle(known.unwrap_or("other"));
     let request_id = Arc::clone(&context.id);
     let mut http = http::Request::new(Body::from(body.to_vec()));

@@ -7,15 +7,16 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use http::Uri;
 use inflight_batches::{
-    Batch, BatchId, BatchList, BatchObject, Dialect, FileId, NewBatch, Page, Window,
+    BatchId, BatchList, BatchObject, Dialect, FileId, NewBatch, Owner, Page, Store, StoreError,
+    Window,
 };
 use inflight_openai::batches::BatchRequest;
 use inflight_openai::{ApiError, ListQuery, PageLimit};
 use serde_json::value::RawValue;
 
-use super::files::enabled;
 use super::generate;
-use super::named::{PathId, object, owner, text};
+use super::kept::{Kept, enabled};
+use super::named::{PathId, object, owner};
 use crate::admission::Work;
 use crate::batches;
 use crate::error::HttpError;
@@ -62,7 +63,7 @@ pub(crate) async fn create_batch(
         .run(move |store| store.create_batch(&new, input))
         .await;
     let batch = created.map_err(|error| match error {
-        inflight_batches::StoreError::NoFile => no_input(&asked.input_file_id),
+        StoreError::NoFile => no_input(&asked.input_file_id),
         error => batches::failure(&error, ""),
     })?;
     batches.wake();
@@ -95,7 +96,7 @@ pub(crate) async fn list_batches(
         limit: query.limit,
         is_descending: true,
     };
-    let list = move |store: &inflight_batches::Store| store.batches(&owner, Dialect::OpenAi, &page);
+    let list = move |store: &Store| store.batches(&owner, Dialect::OpenAi, &page);
     let (list, has_more) = batches.ask(&named, list).await?;
     Ok(object(&BatchList::new(&list, has_more)))
 }
@@ -106,12 +107,9 @@ pub(crate) async fn retrieve_batch(
     id: PathId,
     request: Request,
 ) -> Result<Response, HttpError> {
-    let batches = enabled(&state)?;
-    let owner = owner(&request).files();
-    let id = text(id);
-    let batch = parse(&id)?;
-    let find = move |store: &inflight_batches::Store| store.batch(&owner, Dialect::OpenAi, batch);
-    let batch: Batch = batches.ask(&id, find).await?;
+    let kept = Kept::new(&state, id, &request)?;
+    let find = |store: &Store, owner: &Owner, batch| store.batch(owner, Dialect::OpenAi, batch);
+    let batch = kept.batch(BatchId::parse, find).await?;
     Ok(object(&BatchObject::from(&batch)))
 }
 
@@ -121,18 +119,7 @@ pub(crate) async fn cancel_batch(
     id: PathId,
     request: Request,
 ) -> Result<Response, HttpError> {
-    let batches = enabled(&state)?;
-    let owner = owner(&request).files();
-    let id = text(id);
-    let batch = parse(&id)?;
-    let cancel = move |store: &inflight_batches::Store| {
-        store.cancel_batch(&owner, Dialect::OpenAi, batch, batches::now())
-    };
-    let batch: Batch = batches.ask(&id, cancel).await?;
-    batches.wake();
+    let kept = Kept::new(&state, id, &request)?;
+    let batch = kept.cancel(BatchId::parse, Dialect::OpenAi).await?;
     Ok(object(&BatchObject::from(&batch)))
-}
-
-fn parse(id: &str) -> Result<BatchId, ApiError> {
-    BatchId::parse(id).ok_or_else(|| ApiError::batch_not_found(id))
 }

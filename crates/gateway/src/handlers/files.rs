@@ -7,15 +7,15 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use bytes::Bytes;
-use futures_util::stream;
 use http::{HeaderValue, Uri, header};
-use inflight_batches::{FileId, FileList, FileObject, Page, Position, Purpose, Stored};
+use inflight_batches::{
+    FileId, FileList, FileObject, Owner, Page, Purpose, Store, StoreError, Stored,
+};
 use inflight_openai::{ApiError, ListQuery, PageLimit};
 
-use super::named::{PathId, object, owner, text};
-use crate::batches::{self, Batches};
-use crate::client::Owner;
+use super::kept::{Kept, enabled, pieces};
+use super::named::{PathId, object, owner};
+use crate::batches;
 use crate::error::HttpError;
 use crate::query;
 use crate::state::AppState;
@@ -25,14 +25,6 @@ const FILES: PageLimit = PageLimit {
     usual: 10_000,
     most: 10_000,
 };
-
-/// The store.
-///
-/// # Errors
-/// 404: the gateway has none.
-pub(super) fn enabled(state: &AppState) -> Result<&Arc<Batches>, ApiError> {
-    state.batches.as_ref().ok_or_else(ApiError::no_files)
-}
 
 /// `POST /v1/files`.
 pub(crate) async fn upload_file(
@@ -66,8 +58,7 @@ pub(crate) async fn list_files(
         limit,
         is_descending,
     };
-    let list =
-        move |store: &inflight_batches::Store| store.files(&owner, purpose, &page, batches::now());
+    let list = move |store: &Store| store.files(&owner, purpose, &page, batches::now());
     let (files, has_more) = batches.ask(&named, list).await?;
     Ok(object(&FileList::new(&files, has_more)))
 }
@@ -78,7 +69,8 @@ pub(crate) async fn retrieve_file(
     id: PathId,
     request: Request,
 ) -> Result<Response, HttpError> {
-    let (_, stored) = find(&state, id, owner(&request)).await?;
+    let kept = Kept::new(&state, id, &request)?;
+    let stored = kept.file(found).await?;
     Ok(object(&FileObject::from(&stored.file)))
 }
 
@@ -88,18 +80,11 @@ pub(crate) async fn file_content(
     id: PathId,
     request: Request,
 ) -> Result<Response, HttpError> {
-    let (batches, stored) = find(&state, id, owner(&request)).await?;
+    let kept = Kept::new(&state, id, &request)?;
+    let stored = Arc::new(kept.file(found).await?);
     let length = stored.file.bytes;
-    let reading = (Arc::clone(batches), Arc::new(stored), Position::default());
-    let body = stream::try_unfold(reading, |(batches, stored, position)| async move {
-        let file = Arc::clone(&stored);
-        let read = batches
-            .run(move |store| store.read_file(&file, position))
-            .await?;
-        let next = read.map(|(piece, position)| (Bytes::from(piece), (batches, stored, position)));
-        Ok::<_, inflight_batches::StoreError>(next)
-    });
-    Ok(content(Body::from_stream(body), Some(length)))
+    let read = move |store: &Store, position| store.read_file(&stored, position);
+    Ok(content(pieces(kept.batches, read), Some(length)))
 }
 
 /// An answer that is a file.
@@ -123,36 +108,15 @@ pub(crate) async fn delete_file(
     id: PathId,
     request: Request,
 ) -> Result<Response, HttpError> {
-    let batches = enabled(&state)?;
-    let owner = owner(&request).files();
-    let id = text(id);
-    let file = parse(&id)?;
-    batches
-        .ask(&id, move |store| {
-            store.delete_file(&owner, file, batches::now())
-        })
+    let kept = Kept::new(&state, id, &request)?;
+    kept.file(|store, owner, file| store.delete_file(owner, file, batches::now()))
         .await?;
-    let body = serde_json::json!({"id": id, "object": "file", "deleted": true});
+    let body = serde_json::json!({"id": kept.id, "object": "file", "deleted": true});
     Ok(object(&body))
 }
 
-async fn find(
-    state: &AppState,
-    id: PathId,
-    owner: Owner,
-) -> Result<(&Arc<Batches>, Stored), ApiError> {
-    let batches = enabled(state)?;
-    let owner = owner.files();
-    let id = text(id);
-    let file = parse(&id)?;
-    let stored = batches
-        .ask(&id, move |store| store.file(&owner, file, batches::now()))
-        .await?;
-    Ok((batches, stored))
-}
-
-fn parse(id: &str) -> Result<FileId, ApiError> {
-    FileId::parse(id).ok_or_else(|| ApiError::file_not_found(id))
+fn found(store: &Store, owner: &Owner, file: FileId) -> Result<Stored, StoreError> {
+    store.file(owner, file, batches::now())
 }
 
 fn purpose(text: &str) -> Result<Purpose, ApiError> {

@@ -2,27 +2,24 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use bytes::Bytes;
-use futures_util::stream;
 use http::{HeaderValue, Uri, header};
 use inflight_anthropic::PageQuery;
 use inflight_anthropic::batches as requests;
 use inflight_batches::{
-    Batch, BatchId, Dialect, InputError, MessageBatch, MessageBatchList, NewBatch, Page, Position,
-    Window, check_lines,
+    Batch, BatchId, Dialect, InputError, MessageBatch, MessageBatchList, NewBatch, Owner, Page,
+    Store, StoreError, Window, check_lines,
 };
 use inflight_openai::ApiError;
 use jiff::Timestamp;
 
-use super::files::{content, enabled};
+use super::files::content;
 use super::generate;
-use super::named::{PathId, object, owner, text};
+use super::kept::{Kept, enabled, pieces};
+use super::named::{PathId, object, owner};
 use crate::admission::Work;
 use crate::batches;
-use crate::client::Owner;
 use crate::error::HttpError;
 use crate::query;
 use crate::state::AppState;
@@ -90,8 +87,7 @@ pub(crate) async fn list_message_batches(
         .clone()
         .or(page.before.clone())
         .unwrap_or_default();
-    let list =
-        move |store: &inflight_batches::Store| store.batches(&owner, Dialect::Anthropic, &page);
+    let list = move |store: &Store| store.batches(&owner, Dialect::Anthropic, &page);
     let (list, has_more) = batches.ask(&named, list).await?;
     Ok(object(&MessageBatchList::new(&list, has_more, time)))
 }
@@ -102,8 +98,8 @@ pub(crate) async fn retrieve_message_batch(
     id: PathId,
     request: Request,
 ) -> Result<Response, HttpError> {
-    let batch = find(&state, &text(id), owner(&request)).await?;
-    Ok(shown(&batch))
+    let kept = Kept::new(&state, id, &request)?;
+    Ok(shown(&kept.batch(NAME, found).await?))
 }
 
 /// `POST /v1/messages/batches/{id}/cancel`.
@@ -112,16 +108,8 @@ pub(crate) async fn cancel_message_batch(
     id: PathId,
     request: Request,
 ) -> Result<Response, HttpError> {
-    let batches = enabled(&state)?;
-    let owner = owner(&request).files();
-    let id = text(id);
-    let batch = parse(&id)?;
-    let cancel = move |store: &inflight_batches::Store| {
-        store.cancel_batch(&owner, Dialect::Anthropic, batch, batches::now())
-    };
-    let batch = batches.ask(&id, cancel).await?;
-    batches.wake();
-    Ok(shown(&batch))
+    let kept = Kept::new(&state, id, &request)?;
+    Ok(shown(&kept.cancel(NAME, Dialect::Anthropic).await?))
 }
 
 /// `DELETE /v1/messages/batches/{id}`.
@@ -130,15 +118,11 @@ pub(crate) async fn delete_message_batch(
     id: PathId,
     request: Request,
 ) -> Result<Response, HttpError> {
-    let batches = enabled(&state)?;
-    let owner = owner(&request).files();
-    let id = text(id);
-    let batch = parse(&id)?;
-    let delete = move |store: &inflight_batches::Store| {
-        store.delete_batch(&owner, Dialect::Anthropic, batch)
-    };
-    batches.ask(&id, delete).await?;
-    let body = serde_json::json!({"id": id, "type": "message_batch_deleted"});
+    let kept = Kept::new(&state, id, &request)?;
+    let delete =
+        |store: &Store, owner: &Owner, batch| store.delete_batch(owner, Dialect::Anthropic, batch);
+    kept.batch(NAME, delete).await?;
+    let body = serde_json::json!({"id": kept.id, "type": "message_batch_deleted"});
     Ok(object(&body))
 }
 
@@ -148,25 +132,17 @@ pub(crate) async fn message_batch_results(
     id: PathId,
     request: Request,
 ) -> Result<Response, HttpError> {
-    let id = text(id);
-    let owner = owner(&request);
-    let batch = find(&state, &id, owner.clone()).await?;
+    let kept = Kept::new(&state, id, &request)?;
+    let batch = kept.batch(NAME, found).await?;
     if !batch.status.is_final() {
         let message =
             "The batch has not ended: its results are there once `processing_status` is `ended`.";
         return Err(HttpError::from(ApiError::invalid_body(message)));
     }
-    let owner = owner.files();
-    let reading = (Arc::clone(enabled(&state)?), Position::default());
-    let body = stream::try_unfold(reading, move |(batches, position)| async move {
-        let read = move |store: &inflight_batches::Store| {
-            store.read_results(&owner, Dialect::Anthropic, batch.id, position)
-        };
-        let read = batches.run(read).await?;
-        let next = read.map(|(piece, position)| (Bytes::from(piece), (batches, position)));
-        Ok::<_, inflight_batches::StoreError>(next)
-    });
-    let mut response = content(Body::from_stream(body), None);
+    let (owner, id) = (kept.owner, batch.id);
+    let read =
+        move |store: &Store, position| store.read_results(&owner, Dialect::Anthropic, id, position);
+    let mut response = content(pieces(kept.batches, read), None);
     let media_type = HeaderValue::from_static("application/x-jsonl");
     response
         .headers_mut()
@@ -174,17 +150,11 @@ pub(crate) async fn message_batch_results(
     Ok(response)
 }
 
-async fn find(state: &AppState, id: &str, owner: Owner) -> Result<Batch, ApiError> {
-    let batches = enabled(state)?;
-    let owner = owner.files();
-    let batch = parse(id)?;
-    let find =
-        move |store: &inflight_batches::Store| store.batch(&owner, Dialect::Anthropic, batch);
-    batches.ask(id, find).await
-}
+/// How its batches are named.
+const NAME: fn(&str) -> Option<BatchId> = BatchId::parse_anthropics;
 
-fn parse(id: &str) -> Result<BatchId, ApiError> {
-    BatchId::parse_anthropics(id).ok_or_else(|| ApiError::batch_not_found(id))
+fn found(store: &Store, owner: &Owner, batch: BatchId) -> Result<Batch, StoreError> {
+    store.batch(owner, Dialect::Anthropic, batch)
 }
 
 fn shown(batch: &Batch) -> Response {
