@@ -1,4 +1,4 @@
-//! For tests only: servers that do what the test says, a proxy that holds bytes back, a reader of event
+//! For tests only: servers that do what the test says, a network in memory, a proxy that holds bytes back, a reader of event
 //! streams, an allocator that counts, and checks of sources and of pages that are made from code.
 //!
 //! Panics are wanted here: each is a failed test.
@@ -20,11 +20,18 @@ macro_rules! unimplemented_rpcs {
     )*};
 }
 
+use std::time::Duration;
+
+/// A test that waits longer than this has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
 pub mod allocations;
 pub mod layers;
+pub mod memory;
 pub mod model;
 pub mod page;
 pub mod proxy;
+mod server;
 pub mod sse;
 pub mod triton;
 pub mod triton_models;

@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
+use inflight_base::net::Listener;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+
+use crate::memory::{MemoryListener, MemoryStream, connect};
 
 /// A running proxy; dropping it ends its connections.
 #[derive(Debug)]
@@ -27,24 +28,21 @@ struct Counts {
 }
 
 impl HoldingProxy {
-    /// Listens on an ephemeral port and connects each client to `server`.
-    pub async fn start(server: SocketAddr) -> Self {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await;
-        let listener = listener.expect("a port is free");
-        let address = listener.local_addr();
-        let address = address.expect("a bound listener has an address");
+    /// Listens on a free port in memory and connects each client to `server`.
+    pub fn start(server: SocketAddr) -> Self {
+        let listener = MemoryListener::bind(0).expect("a port is free");
+        let address = listener.address;
         let (hold, holding) = watch::channel(false);
         let counts = Arc::new(Counts::default());
         let counted = Arc::clone(&counts);
         let task = tokio::spawn(async move {
             let mut connections = tokio::task::JoinSet::new();
             while let Ok((client, _)) = listener.accept().await {
-                let Ok(server) = TcpStream::connect(server).await else {
+                let Ok(server) = connect(server) else {
                     continue;
                 };
-                let _ = (client.set_nodelay(true), server.set_nodelay(true));
-                let (from_client, to_client) = client.into_split();
-                let (from_server, to_server) = server.into_split();
+                let (from_client, to_client) = split(client);
+                let (from_server, to_server) = split(server);
                 let (holding, counts) = (holding.clone(), Arc::clone(&counted));
                 connections.spawn(forward(from_client, to_server, holding, counts));
                 connections.spawn(deliver(from_server, to_client, Arc::clone(&counted)));
@@ -89,8 +87,8 @@ impl Drop for HoldingProxy {
 
 /// Copies until either side ends; while `holding`, into memory.
 async fn forward(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
+    mut from: ReadHalf<MemoryStream>,
+    mut to: WriteHalf<MemoryStream>,
     mut holding: watch::Receiver<bool>,
     counts: Arc<Counts>,
 ) {
@@ -124,7 +122,11 @@ async fn forward(
 }
 
 /// Copies until either side ends.
-async fn deliver(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, counts: Arc<Counts>) {
+async fn deliver(
+    mut from: ReadHalf<MemoryStream>,
+    mut to: WriteHalf<MemoryStream>,
+    counts: Arc<Counts>,
+) {
     let mut chunk = vec![0; 64 << 10];
     while let Ok(count) = from.read(&mut chunk).await
         && count > 0

@@ -1,6 +1,6 @@
-//! A plain Triton server that does what the test says: real gRPC on a real port, no step batching.
+//! A plain Triton server that does what the test says: real gRPC, no step batching.
 //!
-//! Owns the sockets, which models there are, and the streams, one for each request; what the models'
+//! Owns which models there are, and the streams, one for each request; what the models'
 //! tensors are called is `triton_models`'. A test takes each request with [`ScriptedTriton::next_request`] and
 //! answers it response by response.
 
@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use inflight_kserve::inference::grpc_inference_service_server::{
     GrpcInferenceService, GrpcInferenceServiceServer,
@@ -17,14 +16,14 @@ use inflight_kserve::inference::repository_index_response::ModelIndex;
 use inflight_kserve::inference::*;
 use inflight_kserve::names;
 use inflight_kserve::tensor::{Element, ResponseBuilder, Tensors};
-use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
+use tonic::transport::server::Router;
 use tonic::{Request, Response, Status, Streaming};
 
-/// A test that waits longer than this has failed.
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::PATIENCE;
+use crate::server::Server;
 
 type Outgoing = mpsc::Sender<Result<ModelStreamInferResponse, Status>>;
 type Models = BTreeMap<String, ModelConfig>;
@@ -140,11 +139,11 @@ pub struct ScriptedTriton {
     pub address: SocketAddr,
     requests: mpsc::Receiver<Asked>,
     service: Service,
-    runtime: Option<Runtime>,
+    server: Server,
 }
 
 impl ScriptedTriton {
-    /// Listens on an ephemeral port.
+    /// Listens on a free port in memory.
     pub async fn start(models: impl IntoIterator<Item = ModelConfig>) -> Self {
         let (sender, requests) = mpsc::channel(4096);
         let models = models.into_iter().map(|model| (model.name.clone(), model));
@@ -153,13 +152,12 @@ impl ScriptedTriton {
             hidden: Arc::default(),
             requests: sender,
         };
-        let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let (address, runtime) = listen(service.clone(), address).await;
+        let server = Server::in_memory(service.clone().router(), 0);
         Self {
-            address,
+            address: server.address,
             requests,
             service,
-            runtime: Some(runtime),
+            server,
         }
     }
 
@@ -195,55 +193,16 @@ impl ScriptedTriton {
 
     /// Ends as a killed process does.
     pub fn kill(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
+        self.server.kill();
     }
 
     /// Comes back on the same port, after [`ScriptedTriton::kill`].
     pub async fn restart(&mut self) {
         self.kill();
-        let (_, runtime) = listen(self.service.clone(), self.address).await;
-        self.runtime = Some(runtime);
+        // The task of the server before has not run since.
+        tokio::task::yield_now().await;
+        self.server = Server::in_memory(self.service.clone().router(), self.address.port());
     }
-}
-
-impl Drop for ScriptedTriton {
-    fn drop(&mut self) {
-        self.kill();
-    }
-}
-
-/// Serves on a runtime of its own: ending it cuts every connection, as the end of a process does.
-async fn listen(service: Service, address: SocketAddr) -> (SocketAddr, Runtime) {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .expect("a runtime starts");
-    let (bound, listening) = tokio::sync::oneshot::channel();
-    runtime.spawn(async move {
-        let listener = loop {
-            match tokio::net::TcpListener::bind(address).await {
-                Ok(listener) => break listener,
-                // The server before this one is still closing the port.
-                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
-            }
-        };
-        let address = listener.local_addr();
-        let _ = bound.send(address.expect("a bound listener has an address"));
-        tonic::transport::Server::builder()
-            .max_concurrent_streams(u32::MAX)
-            .add_service(GrpcInferenceServiceServer::new(service))
-            .serve_with_incoming(TcpListenerStream::new(listener))
-            .await
-            .expect("the fake server serves");
-    });
-    let address = tokio::time::timeout(PATIENCE, listening)
-        .await
-        .expect("the port is free in time")
-        .expect("the fake server still runs");
-    (address, runtime)
 }
 
 /// What Triton tells of a model's tensors: each has a batch dimension where the model takes batches.
@@ -281,6 +240,12 @@ struct Service {
 }
 
 impl Service {
+    fn router(self) -> Router {
+        tonic::transport::Server::builder()
+            .max_concurrent_streams(u32::MAX)
+            .add_service(GrpcInferenceServiceServer::new(self))
+    }
+
     fn models(&self) -> MutexGuard<'_, Models> {
         self.models.lock().unwrap_or_else(PoisonError::into_inner)
     }

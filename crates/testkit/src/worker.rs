@@ -1,13 +1,12 @@
-//! A worker that does what the test says: real gRPC on a real port, answers from the test's own hands.
+//! A worker that does what the test says: real gRPC, answers from the test's own hands.
 //!
-//! Owns the sockets and the order of messages; knows nothing of executors. A test takes each request
+//! Owns the order of messages; knows nothing of executors. A test takes each request
 //! with [`ScriptedWorker::next_request`] and answers it row by row, or lets [`ScriptedWorker::answer_all`] do it.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use inflight_base::content_hash;
@@ -26,12 +25,13 @@ use inflight_kserve::step::{Code, FinishReason, Handle, Row, RowError, StepBatch
 use inflight_kserve::tensor::Tensors;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, WatchStream};
+use tokio_stream::wrappers::{ReceiverStream, WatchStream};
 use tokio_stream::{Stream, StreamExt};
+use tonic::transport::server::Router;
 use tonic::{Request, Response, Status, Streaming};
 
-/// A test that waits longer than this has failed.
-const PATIENCE: Duration = Duration::from_secs(20);
+use crate::PATIENCE;
+use crate::server::Server;
 
 type Outgoing = mpsc::Sender<Result<ModelStreamInferResponse, Status>>;
 
@@ -175,57 +175,36 @@ pub fn join(batches: &[StepBatch]) -> StepBatch {
 pub struct ScriptedWorker {
     pub address: SocketAddr,
     requests: mpsc::Receiver<Received>,
-    runtime: Option<tokio::runtime::Runtime>,
+    server: Server,
 }
 
 impl ScriptedWorker {
-    /// Listens on an ephemeral port.
+    /// Listens on a free port in memory.
     pub async fn start(model: ScriptedModel) -> Self {
         Self::start_at(model, SocketAddr::from(([127, 0, 0, 1], 0))).await
     }
 
-    /// Listens on this address: a worker that comes back.
+    /// Listens on this address in memory: a worker that comes back.
     pub async fn start_at(model: ScriptedModel, address: SocketAddr) -> Self {
-        let (sender, requests) = mpsc::channel(1024);
-        let service = Service {
-            adapters: Arc::new(watch::Sender::new(model.description.adapters.clone())),
-            model: Arc::new(model),
-            requests: sender,
-        };
-        // A runtime of its own: ending it cuts every connection, as the end of a process does.
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build()
-            .expect("a runtime starts");
-        let (bound, listening) = tokio::sync::oneshot::channel();
-        runtime.spawn(async move {
-            let listener = loop {
-                match tokio::net::TcpListener::bind(address).await {
-                    Ok(listener) => break listener,
-                    // The worker before this one is still closing the port.
-                    Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
-                }
-            };
-            let address = listener
-                .local_addr()
-                .expect("a bound listener has an address");
-            let _ = bound.send(address);
-            tonic::transport::Server::builder()
-                .add_service(GrpcInferenceServiceServer::new(service.clone()))
-                .add_service(ModelAssetsServer::new(service))
-                .serve_with_incoming(TcpListenerStream::new(listener))
-                .await
-                .expect("the fake worker serves");
-        });
-        let address = tokio::time::timeout(PATIENCE, listening)
-            .await
-            .expect("the port is free in time")
-            .expect("the fake worker still runs");
+        // The one before has ended, and its task has not run since.
+        tokio::task::yield_now().await;
+        let (router, requests) = Service::router(model);
+        let server = Server::in_memory(router, address.port());
         Self {
-            address,
+            address: server.address,
             requests,
-            runtime: Some(runtime),
+            server,
+        }
+    }
+
+    /// Listens on a free port of this machine, on a thread of its own.
+    pub async fn start_on_tcp(model: ScriptedModel) -> Self {
+        let (router, requests) = Service::router(model);
+        let server = Server::on_tcp(router, 0).await;
+        Self {
+            address: server.address,
+            requests,
+            server,
         }
     }
 
@@ -238,9 +217,11 @@ impl ScriptedWorker {
     }
 
     /// Answers every request to come with these tokens, one row each, then `reason`. Stops are ignored.
-    pub fn answer_all(mut self, tokens: Vec<i32>, reason: FinishReason) -> JoinHandle<()> {
+    pub fn answer_all(self, tokens: Vec<i32>, reason: FinishReason) -> JoinHandle<()> {
         tokio::spawn(async move {
-            while let Some(request) = self.requests.recv().await {
+            // The whole worker: it serves as long as the task runs.
+            let mut worker = self;
+            while let Some(request) = worker.requests.recv().await {
                 if request.stop {
                     continue;
                 }
@@ -254,15 +235,7 @@ impl ScriptedWorker {
 
     /// Ends as a killed process does.
     pub fn kill(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
-    }
-}
-
-impl Drop for ScriptedWorker {
-    fn drop(&mut self) {
-        self.kill();
+        self.server.kill();
     }
 }
 
@@ -271,6 +244,21 @@ struct Service {
     model: Arc<ScriptedModel>,
     adapters: Arc<watch::Sender<Vec<Adapter>>>,
     requests: mpsc::Sender<Received>,
+}
+
+impl Service {
+    fn router(model: ScriptedModel) -> (Router, mpsc::Receiver<Received>) {
+        let (sender, requests) = mpsc::channel(1024);
+        let service = Self {
+            adapters: Arc::new(watch::Sender::new(model.description.adapters.clone())),
+            model: Arc::new(model),
+            requests: sender,
+        };
+        let router = tonic::transport::Server::builder()
+            .add_service(GrpcInferenceServiceServer::new(service.clone()))
+            .add_service(ModelAssetsServer::new(service));
+        (router, requests)
+    }
 }
 
 #[tonic::async_trait]

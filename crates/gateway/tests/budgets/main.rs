@@ -56,7 +56,7 @@ impl Counted {
             .enable_all()
             .build()
             .unwrap();
-        let worker = others.block_on(ScriptedWorker::start(model));
+        let worker = others.block_on(ScriptedWorker::start_on_tcp(model));
         let gateway = Builder::new_multi_thread()
             .worker_threads(2)
             .enable_all()

@@ -4,11 +4,11 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use inflight_kserve::step::FinishReason;
+use inflight_testkit::memory::connect;
 use inflight_testkit::model::tokens;
 use inflight_testkit::worker::ScriptedWorker;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use crate::support::{Gateway, PATIENCE, byte_model, chat, pair};
 
@@ -16,7 +16,7 @@ const PATH: &str = "/v1/chat/completions";
 
 /// Sends these bytes and returns all that comes until the other side has closed.
 async fn exchange(address: SocketAddr, request: &str) -> String {
-    let mut socket = TcpStream::connect(address).await.unwrap();
+    let mut socket = connect(address).unwrap();
     socket.write_all(request.as_bytes()).await.unwrap();
     let mut answer = String::new();
     let read = socket.read_to_string(&mut answer);
@@ -42,7 +42,7 @@ async fn ask(address: SocketAddr, line: &str, headers: &[&str], body: &str) -> (
     (status, answer.to_ascii_lowercase())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn pages_of_other_origins_cannot_use_a_gateway_on_loopback() {
     let (worker, gateway) = pair().await;
     let _worker = worker.answer_all(tokens("ok"), FinishReason::EndId);
@@ -79,7 +79,7 @@ async fn pages_of_other_origins_cannot_use_a_gateway_on_loopback() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn pages_of_allowed_origins_can_send_what_they_announced_and_read_the_answer() {
     let worker = ScriptedWorker::start(byte_model()).await;
     let options = [
@@ -129,7 +129,7 @@ async fn pages_of_allowed_origins_can_send_what_they_announced_and_read_the_answ
     assert!(!answer.contains("access-control-allow-origin"), "{answer}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn heads_that_can_be_read_in_two_ways_are_refused_and_their_connection_ends() {
     let (_worker, gateway) = pair().await;
     let json = "content-type: application/json\r\n";
@@ -178,7 +178,7 @@ async fn heads_that_can_be_read_in_two_ways_are_refused_and_their_connection_end
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_large_body_without_a_key_gets_an_answer_that_can_be_read() {
     let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--api-key", "right"]).await;
@@ -189,7 +189,7 @@ async fn a_large_body_without_a_key_gets_an_answer_that_can_be_read() {
     assert!(answer.contains("invalid_api_key"), "{answer}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn workers_are_named_to_holders_of_a_key_only() {
     let worker = ScriptedWorker::start(byte_model()).await;
     let address = worker.address.to_string();
@@ -208,7 +208,7 @@ async fn workers_are_named_to_holders_of_a_key_only() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn every_path_that_works_for_clients_needs_a_key() {
     let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--api-key", "right"]).await;
@@ -227,7 +227,7 @@ async fn every_path_that_works_for_clients_needs_a_key() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn wrong_keys_are_throttled_and_right_ones_are_not() {
     let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--api-key", "right"]).await;
@@ -272,7 +272,7 @@ impl Drop for KeyFile {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn keys_of_a_file_are_those_that_it_holds_now() {
     let file = KeyFile::new("reloaded", "# team a\none\n");
     let worker = ScriptedWorker::start(byte_model()).await;

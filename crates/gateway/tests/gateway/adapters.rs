@@ -36,7 +36,7 @@ fn to(model: &str) -> Value {
     chat(json!({"model": model}))
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_request_goes_to_a_worker_that_has_its_adapter() {
     let mut none = ScriptedWorker::start(byte_model()).await;
     let mut some = ScriptedWorker::start(with_adapters(&[("a:b", 9), ("support", 4)])).await;
@@ -81,7 +81,7 @@ async fn a_request_goes_to_a_worker_that_has_its_adapter() {
     assert_eq!((card.status, &card.json()["parent"]), (200, &parent));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_adapter_that_no_worker_has_is_no_model() {
     let mut worker = ScriptedWorker::start(with_adapters(&[("support", 4)])).await;
     let gateway = Gateway::start(&[worker.address], &[]).await.ready().await;
@@ -137,7 +137,7 @@ async fn told(gateway: &Gateway, path: &str, body: &Value) -> (u16, Value, Strin
 const LOAD: &str = "/v1/load_lora_adapter";
 const UNLOAD: &str = "/v1/unload_lora_adapter";
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_adapter_is_loaded_at_every_worker_and_served_at_once() {
     let first = ScriptedWorker::start(with_adapters(&[])).await;
     let mut second = ScriptedWorker::start(with_adapters(&[("old", 4)])).await;
@@ -193,7 +193,7 @@ async fn an_adapter_is_loaded_at_every_worker_and_served_at_once() {
     assert_eq!(gateway.post(PATH, &to("m:support")).await.status, 404);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_worker_that_is_away_is_told() {
     let mut away = ScriptedWorker::start(with_adapters(&[])).await;
     let there = ScriptedWorker::start(with_adapters(&[])).await;
@@ -212,7 +212,7 @@ async fn a_worker_that_is_away_is_told() {
     assert_eq!(listed(&gateway).await, ["m", "m:support"]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn nobody_loads_adapters_unless_the_operator_allows_it() {
     let worker = ScriptedWorker::start(with_adapters(&[])).await;
     let gateway = Gateway::start(&[worker.address], &[]).await.ready().await;

@@ -129,7 +129,7 @@ async fn results(gateway: &Gateway, file: &Value) -> Vec<Value> {
         .collect()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_batch_is_run_and_each_line_has_its_answer() {
     let (data, worker) = (Data::new("run"), ScriptedWorker::start(byte_model()).await);
     let gateway = start(&worker, &data, &[]).await;
@@ -187,7 +187,7 @@ async fn a_batch_is_run_and_each_line_has_its_answer() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn lines_outlive_their_worker_and_their_gateway() {
     let (data, mut worker) = (
         Data::new("outlive"),
@@ -232,7 +232,7 @@ async fn lines_outlive_their_worker_and_their_gateway() {
     assert_eq!(ids, ["a", "b"], "each once");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_batch_can_be_cancelled_and_what_runs_is_stopped() {
     let (data, mut worker) = (
         Data::new("cancel"),
@@ -272,7 +272,7 @@ async fn a_batch_can_be_cancelled_and_what_runs_is_stopped() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_key_sees_its_own_files_and_batches_alone() {
     let (data, worker) = (Data::new("keys"), ScriptedWorker::start(byte_model()).await);
     let file = std::env::temp_dir().join(format!("inflight-batch-keys-{}", std::process::id()));
@@ -329,7 +329,7 @@ async fn a_key_sees_its_own_files_and_batches_alone() {
     let _ = std::fs::remove_file(file);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_is_no_file_or_no_batch_says_why() {
     let (data, worker) = (
         Data::new("errors"),
@@ -412,7 +412,7 @@ async fn what_is_no_file_or_no_batch_says_why() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn anthropics_batches_have_their_own_form() {
     let (data, worker) = (
         Data::new("messages"),
@@ -492,7 +492,7 @@ async fn anthropics_batches_have_their_own_form() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn lines_come_after_all_that_clients_ask_for() {
     let data = Data::new("last");
     let mut model = byte_model();
@@ -518,7 +518,7 @@ async fn lines_come_after_all_that_clients_ask_for() {
     assert_eq!((found, answer.status), (None, 200));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_response_of_a_batch_displaces_none_that_clients_come_back_to() {
     let (data, worker) = (Data::new("kept"), ScriptedWorker::start(byte_model()).await);
     let gateway = start(&worker, &data, &[]).await;

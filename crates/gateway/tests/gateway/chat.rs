@@ -22,7 +22,7 @@ fn content(events: &[String], index: u64) -> String {
         .collect()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stream_is_framed_to_the_letter() {
     let (mut worker, gateway) = pair().await;
     let mut client = Client::connect(gateway.address).await;
@@ -72,7 +72,7 @@ async fn a_stream_is_framed_to_the_letter() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn each_event_carries_the_usage_so_far_if_asked() {
     let (mut worker, gateway) = pair().await;
     let mut client = Client::connect(gateway.address).await;
@@ -108,7 +108,7 @@ async fn each_event_carries_the_usage_so_far_if_asked() {
     assert_eq!(totals, expected.map(|(own, all)| (json!(own), json!(all))));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_head_of_a_stream_has_its_headers() {
     let (worker, gateway) = pair().await;
     let _worker = worker.answer_all(tokens("ok"), FinishReason::Length);
@@ -130,7 +130,7 @@ async fn the_head_of_a_stream_has_its_headers() {
     assert_eq!(content(&answer.events(), 0), "ok");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_whole_answer_has_text_usage_and_finish_reason() {
     let (mut worker, gateway) = pair().await;
     let body = chat(json!({"max_tokens": 5}));
@@ -171,7 +171,7 @@ async fn a_whole_answer_has_text_usage_and_finish_reason() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_character_is_never_split() {
     let (mut worker, gateway) = pair().await;
     let mut client = Client::connect(gateway.address).await;
@@ -192,7 +192,7 @@ async fn a_character_is_never_split() {
     assert_eq!(stream.rest().await.len(), 2);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_second_end_token_ends_the_text_and_is_counted_but_not_shown() {
     let (mut worker, gateway) = pair().await;
     let serve = async {
@@ -210,7 +210,7 @@ async fn a_second_end_token_ends_the_text_and_is_counted_but_not_shown() {
     assert_eq!(value["usage"]["completion_tokens"], 4);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stop_string_across_tokens_is_cut_and_frees_the_worker() {
     let (mut worker, gateway) = pair().await;
     let body =
@@ -249,7 +249,7 @@ async fn a_stop_string_across_tokens_is_cut_and_frees_the_worker() {
     assert_eq!(answer.json()["choices"][0]["message"]["content"], "b");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn choices_come_interleaved_and_each_ends_once() {
     let (mut worker, gateway) = pair().await;
     let body = chat(json!({"n": 2, "stream": true}));
@@ -281,7 +281,7 @@ async fn choices_come_interleaved_and_each_ends_once() {
     assert_eq!(events.last().unwrap(), "[DONE]");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn log_probabilities_stay_beside_their_text() {
     let (mut worker, gateway) = pair().await;
     let body = chat(json!({"logprobs": true, "top_logprobs": 1, "stop": "cd"}));
@@ -316,7 +316,7 @@ async fn log_probabilities_stay_beside_their_text() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn named_tokens_are_listed_behind_the_one_that_came() {
     let (mut worker, gateway) = pair().await;
     let body = chat(json!({"logprobs": true, "logprob_token_ids": [98, 97]}));
@@ -345,7 +345,7 @@ async fn named_tokens_are_listed_behind_the_one_that_came() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_prompt_is_the_template_without_special_tokens() {
     let (mut worker, gateway) = pair().await;
     let body = json!({"model": "m", "messages": [

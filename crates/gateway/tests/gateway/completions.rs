@@ -15,7 +15,7 @@ fn input_ids(request: &Received) -> Vec<i32> {
     inputs.values("input_ids").unwrap().unwrap()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stream_is_framed_to_the_letter() {
     let (mut worker, gateway) = pair().await;
     let body = json!({"model": "m", "prompt": "ab", "stream": true});
@@ -36,7 +36,7 @@ async fn a_stream_is_framed_to_the_letter() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn every_form_of_a_prompt_arrives_as_its_tokens() {
     let (mut worker, gateway) = pair().await;
     for (prompt, expected) in [
@@ -75,7 +75,7 @@ async fn every_form_of_a_prompt_arrives_as_its_tokens() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn several_prompts_with_several_choices_are_numbered_prompt_by_prompt() {
     let (mut worker, gateway) = pair().await;
     let body = json!({"model": "m", "prompt": ["a", "b"], "n": 2});
@@ -108,7 +108,7 @@ async fn several_prompts_with_several_choices_are_numbered_prompt_by_prompt() {
     assert_eq!(choices, [(0, "A0"), (1, "A1"), (2, "B0"), (3, "B1")]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn echo_puts_the_prompt_and_its_log_probabilities_first() {
     let (mut worker, gateway) = pair().await;
     for stream in [false, true] {
@@ -187,7 +187,7 @@ fn joined(events: &[String]) -> (Value, Value) {
 
 /// What lm-evaluation-harness sends to score a continuation: it drops the last entry, which belongs to the
 /// generated token, and sums those of the continuation.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_score_is_right_when_the_generated_token_is_the_end_token() {
     let (mut worker, gateway) = pair().await;
     for reported in [true, false] {
@@ -225,7 +225,7 @@ async fn a_score_is_right_when_the_generated_token_is_the_end_token() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn no_token_is_shown_or_counted_where_only_the_prompt_is_scored() {
     let (mut worker, gateway) = pair().await;
     for stream in [false, true] {
@@ -263,7 +263,7 @@ async fn no_token_is_shown_or_counted_where_only_the_prompt_is_scored() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn absent_max_tokens_is_16_and_less_where_the_context_ends() {
     let (mut worker, gateway) = pair().await;
     for (prompt, expected) in [("a".to_owned(), 16), ("a".repeat(60), 4)] {

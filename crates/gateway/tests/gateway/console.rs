@@ -37,7 +37,7 @@ async fn of_key(gateway: &Gateway, path: &str, key: &str) -> Value {
     answer.json()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn browsers_get_a_page_that_runs_nothing_but_its_own_files() {
     let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--api-key", "right"]).await;
@@ -78,7 +78,7 @@ async fn browsers_get_a_page_that_runs_nothing_but_its_own_files() {
     assert!(!policy.contains("unsafe"), "{policy}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn programs_get_at_the_root_what_they_got_without_a_page() {
     let (_worker, gateway) = pair().await;
     for accept in [
@@ -97,7 +97,7 @@ async fn programs_get_at_the_root_what_they_got_without_a_page() {
     assert_eq!(missing.json()["error"]["code"], "unknown_url");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_browser_that_has_a_file_gets_it_again_only_when_it_has_changed() {
     let (_worker, gateway) = pair().await;
     for (path, accept) in [("/", BROWSER), ("/console/main.js", "*/*")] {
@@ -113,7 +113,7 @@ async fn a_browser_that_has_a_file_gets_it_again_only_when_it_has_changed() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_option_takes_all_of_it_away() {
     let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--console=false"]).await;
@@ -131,7 +131,7 @@ async fn the_option_takes_all_of_it_away() {
     assert_eq!(ask(&gateway, "/docs", &[]).await.status, 200);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_open_request_is_seen_while_it_lives_and_afterwards() {
     let (mut worker, gateway) = pair().await;
     let mut client = Client::connect(gateway.address).await;
@@ -188,7 +188,7 @@ async fn an_open_request_is_seen_while_it_lives_and_afterwards() {
     assert_eq!(none["open"]["count"], 0);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_request_that_moved_says_where_and_why() {
     let mut workers = Vec::new();
     for _ in 0..2 {
@@ -229,7 +229,7 @@ async fn a_request_that_moved_says_where_and_why() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_key_is_needed_and_shows_its_own_requests_alone() {
     let worker = ScriptedWorker::start(byte_model()).await;
     let file = std::env::temp_dir().join(format!("inflight-console-{}", std::process::id()));
@@ -274,7 +274,7 @@ async fn ended(gateway: &Gateway, fields: &[&str]) -> Vec<Value> {
     requests.iter().map(of).collect()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_request_of_kserve_is_seen_while_it_lives_and_afterwards() {
     let mut triton = ScriptedTriton::start([text_model("ensemble")]).await;
     let gateway = Gateway::start(&[triton.address], &[]).await.heard().await;
@@ -315,7 +315,7 @@ async fn a_request_of_kserve_is_seen_while_it_lives_and_afterwards() {
     assert_eq!(none["open"]["count"], 0);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_end_of_a_request_of_kserve_has_its_reason() {
     let mut triton = ScriptedTriton::start([text_model("ensemble")]).await;
     let gateway = Gateway::start(&[triton.address], &[]).await.heard().await;
@@ -358,7 +358,7 @@ async fn the_end_of_a_request_of_kserve_has_its_reason() {
     listed.expect("it is listed as left by its client");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_is_refused_is_listed_with_its_reason() {
     let (_worker, gateway) = pair().await;
     let fields = ["route", "finish", "status", "code", "param", "workers"];
@@ -417,7 +417,7 @@ async fn what_is_refused_is_listed_with_its_reason() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn requests_without_a_worker_or_a_place_are_listed() {
     let mut worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--max-concurrent-requests=1"])
@@ -443,7 +443,7 @@ async fn requests_without_a_worker_or_a_place_are_listed() {
     assert_eq!(ended(&gateway, &fields).await[0], json!(["refused", 503]));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_request_that_its_worker_fails_is_listed_once() {
     let (mut worker, gateway) = pair().await;
     let serve = async {
@@ -457,7 +457,7 @@ async fn a_request_that_its_worker_fails_is_listed_once() {
     assert_eq!(listed, [json!(["error", 400])]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn refusals_are_their_keys_own_and_a_wrong_key_is_nobodys() {
     let worker = ScriptedWorker::start(byte_model()).await;
     let file = std::env::temp_dir().join(format!("inflight-refusals-{}", std::process::id()));

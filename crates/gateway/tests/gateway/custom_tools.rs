@@ -39,7 +39,7 @@ async fn response(fields: Value, text: &str) -> Answer {
     answer
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_call_in_chat_has_the_text_whole_and_streamed() {
     let text = "echo \"ä\"\n\tls";
     let tools = json!({"tools": [tool(json!({"type": "text"}))]});
@@ -69,7 +69,7 @@ async fn a_call_in_chat_has_the_text_whole_and_streamed() {
     assert_eq!(input, text);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_call_in_a_response_is_an_item_of_its_own() {
     let text = "two\nlines";
     let tools = json!({"tools": [{"type": "custom", "name": "run"}]});
@@ -108,7 +108,7 @@ async fn a_call_in_a_response_is_an_item_of_its_own() {
     assert!(of("response.function_call_arguments.delta").is_empty());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_text_that_breaks_its_grammar_is_an_error_and_never_a_call() {
     const SUM: &str = "start: NUMBER (\"+\" NUMBER)*\nNUMBER: /[0-9]+/";
     for (format, text, fits) in [
@@ -151,7 +151,7 @@ async fn a_text_that_breaks_its_grammar_is_an_error_and_never_a_call() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_is_no_grammar_is_named_before_a_worker_is_asked() {
     for (format, words) in [
         (
@@ -175,7 +175,7 @@ async fn what_is_no_grammar_is_named_before_a_worker_is_asked() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_demanded_call_is_begun_for_the_model() {
     let (mut worker, gateway) = serve(&[]).await;
     let body = chat(json!({
@@ -200,7 +200,7 @@ async fn a_demanded_call_is_begun_for_the_model() {
     assert_eq!(told, &json!({"input": "ls", "name": "run"}));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_guided_call_is_held_to_its_regular_expression() {
     let mut model = crate::tools::model();
     let capabilities = &mut model.description.capabilities;

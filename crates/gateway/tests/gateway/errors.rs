@@ -11,7 +11,7 @@ use crate::support::{Client, Gateway, byte_model, chat, json_request, pair};
 
 const PATH: &str = "/v1/chat/completions";
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_a_client_got_wrong_is_told_with_param_and_code() {
     let (_worker, gateway) = pair().await;
     let long = "a".repeat(100);
@@ -98,7 +98,7 @@ async fn what_a_client_got_wrong_is_told_with_param_and_code() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn context_length_exceeded_tells_the_numbers() {
     let (_worker, gateway) = pair().await;
     let answer = gateway.post(PATH, &chat(json!({"max_tokens": 60}))).await;
@@ -111,7 +111,7 @@ async fn context_length_exceeded_tells_the_numbers() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_prompt_that_cannot_fit_is_refused_without_tokenizing_it() {
     let (_worker, gateway) = pair().await;
     let body = json!({"model": "m", "prompt": "word ".repeat(2_000_000)});
@@ -127,7 +127,7 @@ async fn a_prompt_that_cannot_fit_is_refused_without_tokenizing_it() {
     assert!(message.contains("or more"), "{message}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn bodies_that_are_no_request_are_400_and_the_connection_goes_on() {
     let (worker, gateway) = pair().await;
     let _worker = worker.answer_all(tokens("ok"), FinishReason::EndId);
@@ -156,7 +156,7 @@ async fn bodies_that_are_no_request_are_400_and_the_connection_goes_on() {
     assert_eq!(client.post(PATH, &chat(json!({}))).await.status, 200);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_the_executor_cannot_do_is_refused_by_field() {
     let mut model = byte_model();
     model.description.capabilities.clear();
@@ -178,7 +178,7 @@ async fn what_the_executor_cannot_do_is_refused_by_field() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn routes_and_methods_that_are_not_there_get_the_envelope() {
     let (_worker, gateway) = pair().await;
     for (method, path, status, code) in [
@@ -206,7 +206,7 @@ async fn routes_and_methods_that_are_not_there_get_the_envelope() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_model_path_that_no_name_can_have_says_so() {
     let (_worker, gateway) = pair().await;
     let answer = gateway.get("/v1/models/%ff").await;
@@ -221,7 +221,7 @@ async fn a_model_path_that_no_name_can_have_says_so() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_body_over_the_limit_is_413_even_while_it_is_being_sent() {
     let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--max-body-bytes", "100000"]).await;
@@ -232,7 +232,7 @@ async fn a_body_over_the_limit_is_413_even_while_it_is_being_sent() {
     assert_eq!(answer.json()["error"]["code"], "request_too_large");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_error_before_the_first_token_has_its_own_status() {
     let (mut worker, gateway) = pair().await;
     for (code, status, retry_after) in [
@@ -258,7 +258,7 @@ async fn an_error_before_the_first_token_has_its_own_status() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_error_after_the_first_token_is_an_event_and_done() {
     let (mut worker, gateway) = pair().await;
     let mut client = Client::connect(gateway.address).await;
@@ -291,7 +291,7 @@ async fn an_error_after_the_first_token_is_an_event_and_done() {
     assert_eq!(answer.status, 200);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn without_the_key_there_is_nothing_under_v1() {
     let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--api-key", "right"])
@@ -327,7 +327,7 @@ async fn without_the_key_there_is_nothing_under_v1() {
     assert_eq!(gateway.get("/metrics").await.status, 200);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn requests_over_the_limit_get_429_with_retry_after() {
     let mut worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--max-concurrent-requests", "1"]).await;
@@ -358,7 +358,7 @@ async fn requests_over_the_limit_get_429_with_retry_after() {
     assert_eq!(response.status(), 200, "the place is free again");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn probes_of_other_servers_find_an_answer() {
     let lost = std::net::SocketAddr::from(([127, 0, 0, 1], 9));
     let unready = Gateway::start(&[lost], &[]).await;

@@ -1,6 +1,6 @@
 //! Workers that are lost, full or silent: what goes to another worker, and what never does.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::names;
@@ -11,6 +11,7 @@ use inflight_testkit::triton::ScriptedTriton;
 use inflight_testkit::triton_models::text_model;
 use inflight_testkit::worker::{Received, ScriptedWorker};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use tonic::Code;
 
 use crate::support::{Answer, Client, Gateway, byte_model, chat, pair};
@@ -71,7 +72,7 @@ fn content(answer: &Answer, stream: bool) -> String {
     texts.collect()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn idle_workers_take_turns() {
     let ([one, two], gateway) = workers(&[]).await;
     let _one = one.answer_all(tokens("1"), FinishReason::EndId);
@@ -97,7 +98,7 @@ enum Fault {
     Cancelled,
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_request_of_which_nothing_was_sent_goes_to_another_worker() {
     for (fault, stream, reason) in [
         (Fault::Killed, true, "unavailable"),
@@ -139,7 +140,7 @@ async fn a_request_of_which_nothing_was_sent_goes_to_another_worker() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn all_prompts_and_choices_go_together() {
     let (mut workers, gateway) = workers(&[]).await;
     let body = json!({"model": "m", "prompt": ["a", "b"], "n": 2, "max_tokens": 4});
@@ -178,7 +179,7 @@ async fn all_prompts_and_choices_go_together() {
     assert_eq!(answer["usage"]["completion_tokens"], 8);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stream_that_has_begun_goes_nowhere_where_that_is_turned_off() {
     let (mut workers, gateway) = workers(&["--max-resumes", "0"]).await;
     let mut client = Client::connect(gateway.address).await;
@@ -213,7 +214,7 @@ async fn a_stream_that_has_begun_goes_nowhere_where_that_is_turned_off() {
     assert_eq!((response.status().as_u16(), id.as_str()), (200, "another"));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_would_fail_again_and_what_failed_often_goes_no_further() {
     for (code, most, status) in [
         (Code::ResourceExhausted, 3, 503),
@@ -258,10 +259,10 @@ async fn readiness_within_two_seconds(gateway: &Gateway, status: u16) {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_silent_worker_is_not_ready_and_a_slow_one_loses_nothing() {
     let mut worker = ScriptedWorker::start(byte_model()).await;
-    let proxy = HoldingProxy::start(worker.address).await;
+    let proxy = HoldingProxy::start(worker.address);
     let gateway = Gateway::start(&[proxy.address], &[]).await.ready().await;
     let mut client = Client::connect(gateway.address).await;
     let body = chat(json!({"stream": true}));
@@ -290,15 +291,15 @@ async fn a_silent_worker_is_not_ready_and_a_slow_one_loses_nothing() {
     assert_eq!(stream.rest().await.last().unwrap(), "[DONE]");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_silent_workers_requests_go_elsewhere_and_are_stopped_there() {
     let mut workers = [
         ScriptedWorker::start(byte_model()).await,
         ScriptedWorker::start(byte_model()).await,
     ];
     let proxies = [
-        HoldingProxy::start(workers[0].address).await,
-        HoldingProxy::start(workers[1].address).await,
+        HoldingProxy::start(workers[0].address),
+        HoldingProxy::start(workers[1].address),
     ];
     let addresses = [proxies[0].address, proxies[1].address];
     let gateway = Gateway::start(&addresses, &["--worker-silence-s", "0.5"]).await;
@@ -318,10 +319,10 @@ async fn a_silent_workers_requests_go_elsewhere_and_are_stopped_there() {
     assert!(retries(&gateway, "silent").await);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stream_of_a_worker_that_stays_silent_ends_with_an_error() {
     let mut worker = ScriptedWorker::start(byte_model()).await;
-    let proxy = HoldingProxy::start(worker.address).await;
+    let proxy = HoldingProxy::start(worker.address);
     let extra = ["--worker-silence-s", "0.2", "--resume-wait-s", "0"];
     let gateway = Gateway::start(&[proxy.address], &extra).await.ready().await;
     let mut client = Client::connect(gateway.address).await;
@@ -339,10 +340,10 @@ async fn a_stream_of_a_worker_that_stays_silent_ends_with_an_error() {
     assert_eq!(rest.last().unwrap(), "[DONE]");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_silent_triton_is_not_ready() {
     let triton = ScriptedTriton::start([text_model("t")]).await;
-    let proxy = HoldingProxy::start(triton.address).await;
+    let proxy = HoldingProxy::start(triton.address);
     let gateway = Gateway::start(&[proxy.address], &[]).await.ready().await;
     proxy.hold();
     readiness_within_two_seconds(&gateway, 503).await;
@@ -350,7 +351,7 @@ async fn a_silent_triton_is_not_ready() {
     readiness_within_two_seconds(&gateway, 200).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_first_token_that_takes_too_long_is_a_timeout_and_stops_the_work() {
     let mut worker = ScriptedWorker::start(byte_model()).await;
     let extra = ["--first-token-timeout-s", "1"];
@@ -381,7 +382,7 @@ async fn a_first_token_that_takes_too_long_is_a_timeout_and_stops_the_work() {
     assert_eq!(content(&answer, false), "ab");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_worker_that_sends_more_than_was_asked_ends_the_request() {
     let (mut worker, gateway) = pair().await;
     let mut client = Client::connect(gateway.address).await;
@@ -399,7 +400,7 @@ async fn a_worker_that_sends_more_than_was_asked_ends_the_request() {
     assert_eq!((stop.stop, stop.handle), (true, request.handle));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_worker_is_refused_for_a_false_hash_and_for_absurd_names() {
     let honest = ScriptedWorker::start(byte_model()).await;
     let honest_address = honest.address;

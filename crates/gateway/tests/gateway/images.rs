@@ -67,7 +67,7 @@ fn given(request: &Received) -> (Vec<i32>, Vec<Vec<u8>>) {
     (ids, images.unwrap_or_default())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn files_reach_the_worker_as_they_came_in_each_api() {
     let (mut worker, gateway) = pair_with(seeing_model(), &[]).await;
     let responses = json!({"model": "m", "input": [{"role": "user", "content": [
@@ -101,7 +101,7 @@ async fn files_reach_the_worker_as_they_came_in_each_api() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_conversation_is_shown_its_images_again() {
     let (mut worker, gateway) = pair_with(seeing_model(), &[]).await;
     let path = "/v1/responses";
@@ -128,7 +128,7 @@ async fn a_conversation_is_shown_its_images_again() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_request_that_goes_to_another_worker_takes_its_images_along() {
     let mut first = ScriptedWorker::start(seeing_model()).await;
     let mut second = ScriptedWorker::start(seeing_model()).await;
@@ -152,6 +152,7 @@ async fn a_request_that_goes_to_another_worker_takes_its_images_along() {
     assert_eq!(found.1, [PNG]);
 }
 
+// With the host's own sockets, for which a paused clock would not wait.
 #[tokio::test]
 async fn what_cannot_be_had_is_refused_by_its_place() {
     let options = ["--image-max-bytes=12", "--images-per-request=2"];
@@ -224,7 +225,7 @@ async fn what_cannot_be_had_is_refused_by_its_place() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn images_together_fit_a_message_to_the_worker() {
     let options = ["--grpc-max-message-bytes=4096"];
     let (_worker, gateway) = pair_with(seeing_model(), &options).await;
@@ -239,7 +240,7 @@ async fn images_together_fit_a_message_to_the_worker() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_model_or_a_template_without_images_refuses_them_by_name() {
     let mut unseen = byte_model();
     unseen.description.capabilities.push("images".to_owned());
@@ -266,7 +267,7 @@ async fn a_model_or_a_template_without_images_refuses_them_by_name() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn tokens_are_counted_without_the_files() {
     let (_worker, gateway) = pair_with(seeing_model(), &[]).await;
     let messages = json!([{"role": "user", "content": [url("https://example.com/a.png")]}]);
@@ -298,6 +299,7 @@ async fn host(file: &'static [u8]) -> SocketAddr {
     address
 }
 
+// With the host's own sockets, for which a paused clock would not wait.
 #[tokio::test]
 async fn files_elsewhere_are_fetched_where_both_the_host_and_its_address_are_allowed() {
     let address = host(PNG).await;

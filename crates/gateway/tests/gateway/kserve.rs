@@ -52,7 +52,7 @@ async fn exchange(
     answer
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn servers_and_models_describe_themselves() {
     let (_triton, gateway) = front([adder()], &[]).await;
     let server = gateway.get("/v2").await.json();
@@ -117,7 +117,7 @@ async fn servers_and_models_describe_themselves() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn infer_takes_and_gives_json_and_packed_tensors() {
     let (mut triton, gateway) = front([adder()], &[]).await;
     let input = |more: Value| {
@@ -190,7 +190,7 @@ async fn infer_takes_and_gives_json_and_packed_tensors() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn generate_answers_once() {
     let (mut triton, gateway) = front([text_model("ensemble")], &[]).await;
     let answer = exchange(
@@ -244,7 +244,7 @@ async fn generate_answers_once() {
     assert_eq!((answer.status, answer.json()), (400, error));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stream_has_an_event_for_each_response_and_no_end_mark() {
     let (mut triton, gateway) = front([text_model("ensemble")], &[]).await;
     let answer = exchange(
@@ -270,7 +270,7 @@ async fn a_stream_has_an_event_for_each_response_and_no_end_mark() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stream_that_fails_or_is_cut_says_so() {
     let (mut triton, gateway) = front([text_model("ensemble")], &[]).await;
     let first = r#"{"model_name":"","model_version":"","text_output":"a"}"#;
@@ -315,7 +315,7 @@ async fn a_stream_that_fails_or_is_cut_says_so() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_unanswered_request_goes_to_another_server() {
     let mut servers = Vec::new();
     for _ in 0..2 {
@@ -356,7 +356,7 @@ async fn an_unanswered_request_goes_to_another_server() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn requests_go_to_the_least_loaded_server() {
     let mut servers = Vec::new();
     for _ in 0..3 {
@@ -391,7 +391,7 @@ async fn requests_go_to_the_least_loaded_server() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_client_that_leaves_cancels_its_request() {
     let (mut triton, gateway) = front([text_model("ensemble")], &[]).await;
     let mut client = Client::connect(gateway.address).await;
@@ -420,7 +420,7 @@ async fn a_client_that_leaves_cancels_its_request() {
     asked.cancelled().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn limits_hold_as_for_openai_s_clients() {
     let extra = [
         "--max-concurrent-requests",
@@ -469,7 +469,7 @@ async fn limits_hold_as_for_openai_s_clients() {
     asked.cancelled().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn keys_are_asked_for_but_not_for_health() {
     let (_triton, gateway) = front_with_key().await;
     for (path, key, status) in [
@@ -508,7 +508,7 @@ async fn front_with_key() -> (ScriptedTriton, Gateway) {
     (triton, gateway)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn curl_s_own_content_type_will_do_unless_a_page_sends_it() {
     let (mut triton, gateway) = front([text_model("ensemble")], &[]).await;
     let request = |origin: Option<&str>| {
@@ -532,7 +532,7 @@ async fn curl_s_own_content_type_will_do_unless_a_page_sends_it() {
     assert_eq!(answer.status, 403);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_lost_server_s_models_are_unavailable_and_not_unknown() {
     let (mut triton, gateway) = front([adder()], &[]).await;
     triton.kill();
@@ -547,7 +547,7 @@ async fn a_lost_server_s_models_are_unavailable_and_not_unknown() {
     gateway.wait_for("/v2/models/adder", 200).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn inflight_workers_of_several_models_are_told_apart() {
     let mut other = byte_model();
     other.description.served_model_name = "n".to_owned();
@@ -570,7 +570,7 @@ async fn inflight_workers_of_several_models_are_told_apart() {
     assert_eq!(answer.status, 501);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn nothing_of_a_burst_is_lost() {
     let (mut triton, gateway) = front([text_model("ensemble")], &[]).await;
     let mut client = Client::connect(gateway.address).await;
@@ -590,7 +590,7 @@ async fn nothing_of_a_burst_is_lost() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn shared_memory_is_not_passed_on() {
     let (_triton, gateway) = front([adder()], &[]).await;
     let region = json!({"shared_memory_region": "r", "shared_memory_byte_size": 4});
@@ -613,7 +613,7 @@ async fn shared_memory_is_not_passed_on() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_operator_may_leave_the_api_out() {
     let worker = ScriptedWorker::start(byte_model()).await;
     let options = ["--kserve=false"];

@@ -1,6 +1,6 @@
 //! Clients that leave, metrics that move, kept-alive connections, the shutdown.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
@@ -8,18 +8,19 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::step::FinishReason;
+use inflight_testkit::memory::connect;
 use inflight_testkit::model::tokens;
 use inflight_testkit::worker::ScriptedWorker;
 use serde_json::json;
 use tokio::io::AsyncWriteExt;
-use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use crate::support::{Client, Gateway, PATIENCE, byte_model, chat, pair};
 
 const PATH: &str = "/v1/chat/completions";
 const TRACE_PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_client_that_leaves_mid_stream_stops_its_work() {
     let (mut worker, gateway) = pair().await;
     let mut client = Client::connect(gateway.address).await;
@@ -36,7 +37,7 @@ async fn a_client_that_leaves_mid_stream_stops_its_work() {
     assert_eq!((stop.stop, stop.handle), (true, request.handle));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_client_that_leaves_while_waiting_stops_its_work() {
     let (mut worker, gateway) = pair().await;
     for stream in [false, true] {
@@ -63,11 +64,11 @@ async fn a_client_that_leaves_while_waiting_stops_its_work() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_client_that_leaves_with_requests_behind_the_one_under_way_stops_its_work() {
     let (mut worker, gateway) = pair().await;
     for stream in [false, true] {
-        let mut client = TcpStream::connect(gateway.address).await.unwrap();
+        let mut client = connect(gateway.address).unwrap();
         let body = chat(json!({"stream": stream})).to_string();
         let pipelined = format!(
             "POST {PATH} HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}\
@@ -84,7 +85,7 @@ async fn a_client_that_leaves_with_requests_behind_the_one_under_way_stops_its_w
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn every_handle_of_several_prompts_is_stopped() {
     let (mut worker, gateway) = pair().await;
     let address = gateway.address;
@@ -125,7 +126,7 @@ async fn every_handle_of_several_prompts_is_stopped() {
     assert_eq!(stopped, handles);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_second_request_of_a_kept_alive_connection_is_quick() {
     let (worker, gateway) = pair().await;
     let _worker = worker.answer_all(tokens("hello"), FinishReason::EndId);
@@ -142,7 +143,7 @@ async fn the_second_request_of_a_kept_alive_connection_is_quick() {
     assert!(best < Duration::from_millis(10), "{best:?}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn metrics_move_while_a_stream_is_open() {
     let (mut worker, gateway) = pair().await;
     let mut client = Client::connect(gateway.address).await;
@@ -184,10 +185,10 @@ async fn metrics_move_while_a_stream_is_open() {
     assert!(text.contains("requests_total{route=\"/v1/chat/completions\",status=\"200\"} 1"));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn http2_streams_share_a_connection_and_end_one_by_one() {
     let (mut worker, gateway) = pair().await;
-    let socket = TcpStream::connect(gateway.address).await.unwrap();
+    let socket = connect(gateway.address).unwrap();
     let (mut sender, connection) =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(socket))
             .await
@@ -236,7 +237,7 @@ async fn http2_streams_share_a_connection_and_end_one_by_one() {
     connection.abort();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_clients_request_id_and_trace_context_are_taken_over() {
     let (mut worker, gateway) = pair().await;
     let request = Request::post(PATH)
@@ -268,7 +269,7 @@ async fn the_clients_request_id_and_trace_context_are_taken_over() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn shutting_down_lets_open_streams_finish() {
     let (mut worker, mut gateway) = pair().await;
     let mut client = Client::connect(gateway.address).await;
@@ -281,7 +282,7 @@ async fn shutting_down_lets_open_streams_finish() {
     let (mut stream, request) = tokio::join!(client.open(PATH, &body), serve);
     gateway.begin_shutdown();
     // New connections are refused once the listener is gone.
-    while TcpStream::connect(gateway.address).await.is_ok() {
+    while connect(gateway.address).is_ok() {
         tokio::task::yield_now().await;
     }
     request.tokens(&tokens("b")).await;
@@ -291,7 +292,7 @@ async fn shutting_down_lets_open_streams_finish() {
     gateway.ended().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn when_the_grace_is_over_open_streams_end_with_an_error() {
     let mut worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--shutdown-grace-s", "0"])

@@ -40,7 +40,7 @@ fn normalized(events: &[String]) -> Vec<String> {
     events.iter().map(|event| event.replace(id, "ID")).collect()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stream_is_framed_to_the_letter() {
     let (mut worker, gateway) = pair().await;
     let mut client = Client::connect(gateway.address).await;
@@ -92,7 +92,7 @@ async fn a_stream_is_framed_to_the_letter() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_whole_answer_has_text_usage_and_stop_reason() {
     let (mut worker, gateway) = pair().await;
     let serve = async {
@@ -122,7 +122,7 @@ async fn a_whole_answer_has_text_usage_and_stop_reason() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_answer_tells_why_it_ended() {
     let (mut worker, gateway) = pair().await;
     // The context holds 64 tokens, and the prompt has 18.
@@ -232,7 +232,7 @@ fn streamed(answer: &Answer) -> (String, Value) {
     (texts.collect(), end.unwrap()["delta"].clone())
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_conversation_reaches_the_models_template_and_is_counted_alike() {
     let (mut worker, gateway) = pair().await;
     let user = |content: Value| json!({"role": "user", "content": content});
@@ -274,7 +274,7 @@ async fn a_conversation_reaches_the_models_template_and_is_counted_alike() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn failures_come_in_anthropics_envelope() {
     let (_worker, gateway) = pair().await;
     let long = "a".repeat(100);
@@ -341,7 +341,7 @@ fn expect_error(answer: &Answer, status: u16, word: &str, tells: &str) {
     assert_eq!(body["request_id"], id);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_worker_without_room_is_529_before_the_stream_and_an_event_in_it() {
     let (mut worker, gateway) = pair().await;
     let body = message(json!({"stream": true}));
@@ -370,7 +370,7 @@ async fn a_worker_without_room_is_529_before_the_stream_and_an_event_in_it() {
     assert!(failure["request_id"].as_str().unwrap().starts_with("req_"));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_key_is_read_from_either_header() {
     let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--api-key", "right"]).await;

@@ -109,7 +109,7 @@ fn accumulated(events: &[String]) -> (Vec<Value>, Value) {
     (blocks, end)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn thoughts_text_and_calls_are_blocks_whole_and_streamed() {
     let (mut worker, gateway) = serve().await;
     let thinking = json!({"type": "enabled", "budget_tokens": 1024});
@@ -178,7 +178,7 @@ async fn thoughts_text_and_calls_are_blocks_whole_and_streamed() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_call_that_is_cut_says_so_and_has_no_input() {
     let (mut worker, gateway) = serve().await;
     let answering = async {
@@ -194,7 +194,7 @@ async fn a_call_that_is_cut_says_so_and_has_no_input() {
     assert_eq!(answer["content"][0]["input"], json!({}));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn tools_calls_and_results_reach_the_template() {
     let (mut worker, gateway) = serve().await;
     let turns = json!([{"role": "user", "content": "Go"},

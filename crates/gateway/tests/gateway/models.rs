@@ -25,7 +25,7 @@ fn ids(page: &Value) -> Vec<&str> {
     ids.collect()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn anthropics_clients_get_pages_in_their_form() {
     let mut workers = Vec::new();
     for name in ["a", "org/b", "c"] {
@@ -116,7 +116,7 @@ fn unnamed() -> [(&'static str, Value, &'static str); 10] {
     ]
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_only_model_need_not_be_named() {
     let (worker, gateway) = pair().await;
     let worker = worker.answer_all(tokens("yes"), FinishReason::Length);
@@ -130,7 +130,7 @@ async fn the_only_model_need_not_be_named() {
     worker.abort();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn one_of_several_models_must_be_named() {
     let (_workers, gateway) = two_models().await;
     for (path, body, _) in unnamed() {

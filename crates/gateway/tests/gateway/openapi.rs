@@ -24,7 +24,7 @@ async fn ask(gateway: &Gateway, method: &str, path: &str) -> Answer {
     Client::connect(gateway.address).await.whole(request).await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_method_is_served_where_the_document_has_it_and_nowhere_else() {
     let (_worker, gateway) = pair().await;
     let document = gateway.get("/openapi.json").await.json();
@@ -51,7 +51,7 @@ async fn a_method_is_served_where_the_document_has_it_and_nowhere_else() {
     assert!(served > 20, "{served}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_document_and_its_page_need_no_key() {
     let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--api-key", "right"]).await;

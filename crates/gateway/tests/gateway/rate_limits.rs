@@ -1,7 +1,5 @@
 //! What a key may use, and what answers tell of that and of their time.
 
-use std::time::Instant;
-
 use http::Request;
 use http_body_util::Full;
 use inflight_kserve::step::FinishReason;
@@ -9,6 +7,7 @@ use inflight_kserve::tensor::Tensors;
 use inflight_testkit::model::tokens;
 use inflight_testkit::worker::ScriptedWorker;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::support::{Answer, Client, Gateway, byte_model, chat, pair};
 
@@ -43,7 +42,7 @@ fn number(answer: &Answer, header: &str) -> u64 {
     value.to_str().unwrap().parse().unwrap()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn requests_are_counted_and_the_next_one_told_when_to_come_back() {
     let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = limited(&worker, "requests=2").await;
@@ -84,7 +83,7 @@ async fn requests_are_counted_and_the_next_one_told_when_to_come_back() {
     assert_eq!(gateway.get("/health/ready").await.status, 200);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn tokens_of_prompts_and_answers_are_counted() {
     let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = limited(&worker, "tokens=1000,concurrent=9").await;
@@ -122,7 +121,7 @@ async fn tokens_of_prompts_and_answers_are_counted() {
         .expect("the stream's tokens are counted");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_key_has_so_many_requests_open_at_once() {
     let mut worker = ScriptedWorker::start(byte_model()).await;
     let gateway = limited(&worker, "concurrent=1").await;
@@ -157,7 +156,7 @@ async fn a_key_has_so_many_requests_open_at_once() {
         .expect("its place is free");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn answers_tell_where_their_time_went() {
     let (worker, gateway) = pair().await;
     let _worker = worker.answer_all(tokens("ok"), FinishReason::EndId);
@@ -198,7 +197,7 @@ async fn answers_tell_where_their_time_went() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn each_sequence_of_a_request_counts_as_open() {
     let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = limited(&worker, "concurrent=3").await;
@@ -227,7 +226,7 @@ async fn each_sequence_of_a_request_counts_as_open() {
     assert_eq!(refused.status, 429, "two of three are open");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_key_s_cached_prompts_are_its_own_unless_they_are_shared() {
     for (options, is_salted) in [
         (vec!["--api-key", "k"], true),

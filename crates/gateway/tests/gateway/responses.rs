@@ -70,7 +70,7 @@ async fn turn(
     tokio::join!(prompt(worker, answer), post)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_answer_in_one_piece_has_what_sdks_require() {
     let (mut worker, gateway) = pair().await;
     let body = request(json!({"instructions": "Be brief.", "metadata": {"k": "v"}}));
@@ -104,7 +104,7 @@ async fn an_answer_in_one_piece_has_what_sdks_require() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stream_has_an_event_for_each_token_and_ends_with_the_response() {
     let (worker, gateway) = pair().await;
     let _worker = worker.answer_all(tokens("a\"é"), FinishReason::EndId);
@@ -141,7 +141,7 @@ async fn a_stream_has_an_event_for_each_token_and_ends_with_the_response() {
     assert_eq!(gateway.get(&path).await.json(), *last);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_answer_that_is_cut_is_incomplete() {
     let (worker, gateway) = pair().await;
     let _worker = worker.answer_all(tokens("ab"), FinishReason::Length);
@@ -165,7 +165,7 @@ async fn an_answer_that_is_cut_is_incomplete() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn log_probabilities_come_when_they_are_included() {
     let (worker, gateway) = pair().await;
     let _worker = worker.answer_all(tokens("ab"), FinishReason::EndId);
@@ -189,7 +189,7 @@ async fn log_probabilities_come_when_they_are_included() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_failure_before_the_first_token_has_a_status_and_a_later_one_an_event() {
     let (mut worker, gateway) = pair().await;
     let body = request(json!({"stream": true}));
@@ -221,7 +221,7 @@ async fn a_failure_before_the_first_token_has_a_status_and_a_later_one_an_event(
     assert_eq!(gateway.get(&path).await.status, 404);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn errors_name_the_fields_of_this_endpoint() {
     let (_worker, gateway) = pair().await;
     for (fields, param, code) in [
@@ -259,7 +259,7 @@ async fn errors_name_the_fields_of_this_endpoint() {
     assert_eq!(answer.json()["error"]["param"], "input[0]");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_conversation_goes_on_from_the_response_before() {
     let (mut worker, gateway) = pair().await;
     let (_, first) = turn(
@@ -305,7 +305,7 @@ async fn a_conversation_goes_on_from_the_response_before() {
     assert_eq!(gateway.get(&path).await.status, 404);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_response_can_be_read_again_and_deleted() {
     let (mut worker, gateway) = pair().await;
     let (_, first) = turn(&gateway, &mut worker, request(json!({})), "A").await;
@@ -343,7 +343,7 @@ async fn a_response_can_be_read_again_and_deleted() {
     assert_eq!(gateway.post(PATH, &next).await.status, 400);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_key_reads_its_own_responses_alone() {
     let worker = ScriptedWorker::start(byte_model()).await;
     let file = std::env::temp_dir().join(format!("inflight-keys-{}", std::process::id()));
@@ -378,7 +378,7 @@ const TEMPLATE: &str = "{% if tools %}{{ tools | tojson }}\n<tool_call>{\"name\"
      {{ message.tool_calls | tojson if message.tool_calls }}\n{% endfor %}\
      assistant:<think>";
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn calls_and_reasoning_are_items_and_go_back_to_the_model() {
     let mut files = byte_model_files();
     for (name, content) in &mut files {
@@ -451,7 +451,7 @@ async fn calls_and_reasoning_are_items_and_go_back_to_the_model() {
     assert_eq!(refused["error"]["param"], "tools[0].type");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_gateway_may_keep_nothing() {
     let worker = ScriptedWorker::start(byte_model()).await;
     let (workers, options) = ([worker.address], ["--max-stored-responses", "0"]);
@@ -463,7 +463,7 @@ async fn a_gateway_may_keep_nothing() {
     assert_eq!(gateway.get(&path).await.status, 404);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn items_named_by_id_count_as_if_they_were_sent() {
     let worker = ScriptedWorker::start(crate::tools::model()).await;
     let options = ["--max-body-bytes", "4000"];

@@ -103,7 +103,7 @@ async fn counts(gateway: &Gateway, line: &str) -> bool {
         .contains(&format!("inflight_gateway_{line}\n"))
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stream_goes_on_at_another_worker_from_the_token_where_it_was() {
     let (mut workers, gateway) = workers(&[]).await;
     let mut client = Client::connect(gateway.address).await;
@@ -141,7 +141,7 @@ async fn a_stream_goes_on_at_another_worker_from_the_token_where_it_was() {
     assert!(counts(&gateway, "resumes_failed_total 0").await);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn each_choice_goes_on_by_itself_and_one_that_has_ended_does_not() {
     let (mut workers, gateway) = workers(&[]).await;
     let mut client = Client::connect(gateway.address).await;
@@ -180,7 +180,7 @@ async fn each_choice_goes_on_by_itself_and_one_that_has_ended_does_not() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_answer_in_one_piece_goes_on_from_its_last_token_and_says_so_in_a_header() {
     let (mut workers, gateway) = workers(&[]).await;
     let body = chat(json!({}));
@@ -206,7 +206,7 @@ async fn an_answer_in_one_piece_goes_on_from_its_last_token_and_says_so_in_a_hea
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn tokens_of_an_answer_in_one_piece_come_early_only_where_that_helps() {
     for (extra, fields, early, may_wait) in [
         (&[][..], json!({}), true, true),
@@ -230,15 +230,15 @@ async fn tokens_of_an_answer_in_one_piece_come_early_only_where_that_helps() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_silent_workers_streams_go_on_elsewhere_and_what_it_says_later_changes_nothing() {
     let mut workers = [
         ScriptedWorker::start(resuming_model()).await,
         ScriptedWorker::start(resuming_model()).await,
     ];
     let proxies = [
-        HoldingProxy::start(workers[0].address).await,
-        HoldingProxy::start(workers[1].address).await,
+        HoldingProxy::start(workers[0].address),
+        HoldingProxy::start(workers[1].address),
     ];
     let addresses = [proxies[0].address, proxies[1].address];
     let gateway = Gateway::start(&addresses, &["--worker-silence-s", "0.5"]).await;
@@ -342,7 +342,7 @@ impl TakenOut {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_worker_that_is_taken_out_hands_its_streams_over_unless_it_is_the_only_one() {
     let TakenOut {
         file,
@@ -369,7 +369,7 @@ async fn a_worker_that_is_taken_out_hands_its_streams_over_unless_it_is_the_only
     assert_eq!(ended["requests"][0]["workers"][1]["because"], "leaving");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_worker_that_leaves_keeps_its_stream_until_another_one_brings_something() {
     for code in [
         Some(Code::Unavailable),
@@ -402,7 +402,7 @@ async fn a_worker_that_leaves_keeps_its_stream_until_another_one_brings_somethin
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_worker_that_leaves_keeps_no_stream_for_longer_than_a_second() {
     let TakenOut {
         file: _file,
@@ -422,7 +422,7 @@ async fn a_worker_that_leaves_keeps_no_stream_for_longer_than_a_second() {
     assert!(counts(&gateway, "resumes_total{reason=\"leaving\"} 1").await);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stream_waits_for_a_worker_and_ends_with_an_error_when_none_comes() {
     for (wait, returns) in [("20", true), ("0", false)] {
         let mut worker = ScriptedWorker::start(resuming_model()).await;
@@ -458,7 +458,7 @@ async fn a_stream_waits_for_a_worker_and_ends_with_an_error_when_none_comes() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_request_that_ends_workers_ends_after_three_that_bring_nothing() {
     for (extra, most) in [
         (&[][..], 3),
@@ -497,7 +497,7 @@ async fn a_request_that_ends_workers_ends_after_three_that_bring_nothing() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn workers_that_only_lost_their_connection_were_not_ended_by_the_request() {
     let (mut workers, gateway) = workers::<2>(&[]).await;
     let mut client = Client::connect(gateway.address).await;
@@ -528,7 +528,7 @@ async fn workers_that_only_lost_their_connection_were_not_ended_by_the_request()
     assert_eq!(text(&stream.rest().await, 0), "ab");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_full_worker_is_asked_again_until_it_has_room() {
     let ([mut first, mut second], gateway) = workers(&[]).await;
     let mut client = Client::connect(gateway.address).await;
@@ -552,7 +552,7 @@ async fn a_full_worker_is_asked_again_until_it_has_room() {
     assert_eq!(text(&events, 0), "ab");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn when_the_gateway_ends_nothing_goes_on_elsewhere() {
     let (mut workers, mut gateway) = workers(&["--shutdown-grace-s", "0"]).await;
     let mut client = Client::connect(gateway.address).await;
@@ -571,7 +571,7 @@ async fn when_the_gateway_ends_nothing_goes_on_elsewhere() {
     gateway.ended().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_worker_that_cannot_resume_repeats_what_was_said_and_goes_on() {
     // What the second worker generates, and what the client reads of it.
     for (again, rest) in [
@@ -624,7 +624,7 @@ async fn a_worker_that_cannot_resume_repeats_what_was_said_and_goes_on() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stream_stays_where_it_is_when_other_workers_have_other_weights() {
     let start = async |weights: &str| {
         let mut model = resuming_model();

@@ -1,7 +1,7 @@
 //! Clients that hold what others need: connections that do nothing, places, memory for bodies.
 
 use std::io::ErrorKind;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::Request;
@@ -9,11 +9,12 @@ use http_body_util::Full;
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use inflight_kserve::step::FinishReason;
+use inflight_testkit::memory::{MemoryStream, connect};
 use inflight_testkit::model::tokens;
 use inflight_testkit::worker::ScriptedWorker;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::time::Instant;
 
 use crate::support::{Client, Gateway, PATIENCE, byte_model, chat};
 
@@ -30,7 +31,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// Reads until the other side has closed; answers each PING. Returns how long that took.
-async fn until_closed(mut socket: TcpStream, started: Instant) -> Duration {
+async fn until_closed(mut socket: MemoryStream, started: Instant) -> Duration {
     let read = async {
         loop {
             let mut head = [0; 9];
@@ -54,7 +55,7 @@ async fn until_closed(mut socket: TcpStream, started: Instant) -> Duration {
     started.elapsed()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn http2_connections_without_requests_end_whatever_they_send() {
     let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--idle-timeout-s", "1"]).await;
@@ -67,7 +68,7 @@ async fn http2_connections_without_requests_end_whatever_they_send() {
         &[GREETING, &settings, &unfinished],
     ] {
         let started = Instant::now();
-        let mut socket = TcpStream::connect(gateway.address).await.unwrap();
+        let mut socket = connect(gateway.address).unwrap();
         for piece in pieces {
             socket.write_all(piece).await.unwrap();
         }
@@ -76,7 +77,7 @@ async fn http2_connections_without_requests_end_whatever_they_send() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_http2_connection_with_a_request_is_not_idle() {
     let mut worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--idle-timeout-s", "1"]).await;
@@ -93,7 +94,7 @@ async fn an_http2_connection_with_a_request_is_not_idle() {
 }
 
 async fn http2(gateway: &Gateway, window: u32) -> SendRequest<Full<Bytes>> {
-    let socket = TcpStream::connect(gateway.address).await.unwrap();
+    let socket = connect(gateway.address).unwrap();
     let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
     builder.initial_stream_window_size(window);
     let handshake = builder.handshake(TokioIo::new(socket));
@@ -109,7 +110,7 @@ fn post(body: &serde_json::Value) -> Request<Full<Bytes>> {
         .unwrap()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn health_answers_when_other_clients_have_all_connections() {
     let mut worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--max-connections", "2"]).await;
@@ -158,7 +159,7 @@ async fn health_answers_when_other_clients_have_all_connections() {
         .expect("an idle connection is closed in time");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn five_connections_of_unread_streams_leave_places_for_others() {
     let worker = ScriptedWorker::start(byte_model()).await;
     let gateway = Gateway::start(&[worker.address], &["--max-concurrent-requests", "64"]).await;

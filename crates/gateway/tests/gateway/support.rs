@@ -9,12 +9,13 @@ use http::{HeaderMap, Request, Response};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use inflight_gateway::GatewayOptions;
+use inflight_gateway::{GatewayOptions, serve_on_network};
+use inflight_testkit::memory::{MemoryListener, connect, network};
 use inflight_testkit::model::{VOCABULARY, byte_model_files};
 use inflight_testkit::sse::SseReader;
 use inflight_testkit::worker::{ScriptedModel, ScriptedWorker};
 use serde_json::Value;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -43,18 +44,22 @@ impl Gateway {
         }
         arguments.extend(extra.iter().map(|argument| (*argument).to_owned()));
         let options = GatewayOptions::try_parse_from(arguments).unwrap();
-        let (bound, address) = oneshot::channel();
+        let listener = MemoryListener::bind(0).unwrap();
+        let address = listener.address;
+        let grpc = options.grpc_port.map(|port| {
+            let listener = MemoryListener::bind(port).unwrap();
+            let address = listener.address;
+            (listener, address)
+        });
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
-            let on_bound = |address| bound.send(address).unwrap();
             let shutdown = async {
                 let _ = stopped.await;
             };
-            inflight_gateway::serve(&options, on_bound, shutdown)
+            serve_on_network(listener, grpc, network(), &options, shutdown)
                 .await
                 .unwrap();
         });
-        let address = address.await.unwrap();
         Self {
             address,
             stop: Some(stop),
@@ -201,7 +206,11 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) async fn connect(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).await.unwrap();
+        Self::over(connect(address).unwrap()).await
+    }
+
+    /// On another connection than one in memory.
+    pub(crate) async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Self {
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .unwrap();

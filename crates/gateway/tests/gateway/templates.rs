@@ -27,7 +27,7 @@ async fn prompt(gateway: &Gateway, model: &str) -> String {
     String::from_utf8(bytes.collect()).unwrap()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn each_model_gets_the_template_that_is_given_for_it_or_a_built_in_one() {
     let directory = Directory::with(vec![
         ("own.jinja".to_owned(), "J{{ messages[0].content }}".into()),
@@ -66,7 +66,7 @@ async fn each_model_gets_the_template_that_is_given_for_it_or_a_built_in_one() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_text_model_needs_no_tokenizer_for_a_chat() {
     for (options, expected) in [
         (&[][..], "User: Hi\nASSISTANT:"),
@@ -87,7 +87,7 @@ async fn a_text_model_needs_no_tokenizer_for_a_chat() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_template_that_is_given_for_one_model_leaves_the_others_theirs() {
     let directory = Directory::new();
     let tokenizer = directory.path();

@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::support::{Gateway, byte_model, pair, two_models};
 use crate::triton::Directory;
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_only_model_need_not_be_named() {
     let (_worker, gateway) = pair().await;
     for model in [json!({}), json!({"model": "m"}), json!({"model": null})] {
@@ -34,7 +34,7 @@ async fn the_only_model_need_not_be_named() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_model_that_is_named_answers() {
     let (_workers, gateway) = two_models().await;
     for (path, input) in [
@@ -45,7 +45,7 @@ async fn the_model_that_is_named_answers() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_tokenizer_is_told_with_the_template_that_renders() {
     let mut files = byte_model_files();
     let config = r#"{"tokenizer_class": "GPT2Tokenizer", "add_bos_token": false, "vocab_file": "/a/vocab.json",
@@ -89,7 +89,7 @@ async fn a_tokenizer_is_told_with_the_template_that_renders() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_liquid_template_is_no_chat_template_to_tell() {
     let worker = ScriptedWorker::start(byte_model()).await;
     let given = ["--history-template", "{{ items[0].content }}"];
@@ -104,7 +104,7 @@ async fn a_liquid_template_is_no_chat_template_to_tell() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_server_that_tokenizes_itself_has_none_to_ask() {
     let triton = ScriptedTriton::start([text_model("t")]).await;
     let gateway = Gateway::start(&[triton.address], &[]).await.ready().await;
@@ -124,7 +124,7 @@ async fn a_server_that_tokenizes_itself_has_none_to_ask() {
     assert!(text.contains("`--tokenizer`"), "{text}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_conversation_is_counted_as_it_is_answered() {
     let (worker, gateway) = pair().await;
     let worker = worker.answer_all(tokens("yes"), FinishReason::Length);
@@ -162,7 +162,7 @@ async fn a_conversation_is_counted_as_it_is_answered() {
     assert!(message.contains("not compacted"), "{message}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn text_is_not_lost_on_a_template_that_reads_parts() {
     let mut files = byte_model_files();
     let template = "{% for m in messages %}<{{ m.role }}>{% for part in m.content %}\
@@ -184,7 +184,7 @@ async fn text_is_not_lost_on_a_template_that_reads_parts() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_role_of_the_model_s_own_is_passed_on_where_its_template_shows_it() {
     let messages = json!([
         {"role": "document", "content": "Cats purr."},

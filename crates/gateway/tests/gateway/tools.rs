@@ -109,7 +109,7 @@ pub(crate) fn joined(deltas: &[Value], pointer: &str) -> String {
     texts.collect()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_call_is_a_call_whole_and_streamed() {
     let tools = json!({"tools": [tool("f"), tool("g")]});
     let (message, finish, _) = message(tools.clone(), &format!("Wait.\n{CALL}\n")).await;
@@ -152,7 +152,7 @@ async fn a_call_is_a_call_whole_and_streamed() {
     assert_eq!(joined(&deltas, "/content"), "");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn text_stays_text_where_nothing_was_called() {
     for (text, content) in [
         ("a < b", "a < b"),
@@ -179,7 +179,7 @@ async fn text_stays_text_where_nothing_was_called() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_call_that_is_cut_is_told_as_it_is() {
     let cut = &CALL[..CALL.len() - 15];
     let answer = answered(json!({"tools": [tool("f")]}), cut, FinishReason::Length).await;
@@ -193,7 +193,7 @@ async fn a_call_that_is_cut_is_told_as_it_is() {
     assert_eq!(answer.json()["choices"][0]["finish_reason"], "stop");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn one_call_ends_the_answer_where_only_one_is_wanted() {
     let (mut worker, gateway) = serve(&[]).await;
     let body = chat(json!({"tools": [tool("f")], "parallel_tool_calls": false, "stream": true}));
@@ -210,7 +210,7 @@ async fn one_call_ends_the_answer_where_only_one_is_wanted() {
     assert_eq!(joined(&deltas, "/tool_calls/0/function/name"), "f");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn reasoning_is_told_apart_and_counted() {
     let (message, finish, usage) = message(json!({}), "<think>Hm.</think>\n\nYes").await;
     assert_eq!(
@@ -236,7 +236,7 @@ async fn reasoning_is_told_apart_and_counted() {
     assert_ne!(usage["completion_tokens_details"]["reasoning_tokens"], 0);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_budget_of_thinking_becomes_tokens_between_the_marks() {
     let (mut worker, gateway) = serve(&[]).await;
     let messages = json!([{"role": "user", "content": "Hi"}]);
@@ -292,7 +292,7 @@ async fn a_budget_of_thinking_becomes_tokens_between_the_marks() {
     assert!(text.contains("--reasoning-parser"), "{text}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn reasoning_has_the_name_that_the_operator_chooses() {
     for (option, names) in [
         ("reasoning", &["reasoning"][..]),
@@ -315,7 +315,7 @@ async fn reasoning_has_the_name_that_the_operator_chooses() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn every_log_probability_is_told_beside_calls_and_reasoning() {
     let text = format!("<think>Hm</think>{CALL}");
     for stream in [false, true] {
@@ -344,7 +344,7 @@ async fn every_log_probability_is_told_beside_calls_and_reasoning() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_model_is_shown_tools_earlier_calls_and_the_effort() {
     let (mut worker, gateway) = serve(&[]).await;
     let body = chat(
@@ -374,7 +374,7 @@ async fn the_model_is_shown_tools_earlier_calls_and_the_effort() {
     assert!(text.ends_with("tool:one\nlowassistant:"), "{text}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_model_that_cannot_be_shown_or_read_says_what_helps() {
     let tools = chat(json!({"tools": [tool("f")]}));
     // The byte model's own template knows no tools.
@@ -408,7 +408,7 @@ async fn a_model_that_cannot_be_shown_or_read_says_what_helps() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_demanded_call_that_does_not_come_or_fit_is_an_error() {
     let rest = "{\"a\": 1}}\n</tool_call>";
     let wrong = rest.replace('1', "true");
@@ -469,7 +469,7 @@ async fn a_demanded_call_that_does_not_come_or_fit_is_an_error() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_call_that_the_request_names_ends_with_stop() {
     let rest = CALL.strip_prefix("<tool_call>\n{\"name\": \"f\", \"arguments\": ");
     let rest = rest.unwrap();
@@ -501,7 +501,7 @@ async fn the_call_that_the_request_names_ends_with_stop() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stream_whose_call_does_not_fit_ends_with_the_error() {
     let (mut worker, gateway) = serve(&[]).await;
     let body = chat(json!({"tools": [tool("f")], "tool_choice": "required", "stream": true}));
@@ -576,7 +576,7 @@ async fn guided_as(
     (end.to_owned(), guide, answer)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn demanded_and_strict_calls_are_guided_where_the_executor_can() {
     let called = |answer: &Answer| {
         assert_eq!(answer.status, 200, "{:?}", answer.body);
@@ -630,7 +630,7 @@ async fn demanded_and_strict_calls_are_guided_where_the_executor_can() {
     called(&answer);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_demanded_call_is_guided_in_the_form_of_its_model() {
     for (parser, end, kind, written) in [
         (
@@ -676,7 +676,7 @@ async fn a_demanded_call_is_guided_in_the_form_of_its_model() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_answer_without_calls_keeps_to_the_schema_of_its_format() {
     let schema = json!({"type": "object", "required": ["b"]});
     let format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema}});
@@ -695,7 +695,7 @@ async fn an_answer_without_calls_keeps_to_the_schema_of_its_format() {
     assert_eq!(error["error"]["param"], "guided_regex");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_malformed_call_is_never_a_call_with_broken_json() {
     let broken = "<tool_call>\n{\"name\": \"f\", \"arguments\": {oops}}\n</tool_call>";
     let (message, finish, _) = message(json!({"tools": [tool("f")]}), broken).await;
@@ -717,7 +717,7 @@ async fn a_malformed_call_is_never_a_call_with_broken_json() {
     assert!(text.contains("malformed"), "{text}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn mistral_s_templates_see_ids_of_nine_characters() {
     let (mut worker, gateway) = serve(&["--tool-parser", "mistral"]).await;
     let turns = json!([

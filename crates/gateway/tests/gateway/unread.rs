@@ -9,11 +9,11 @@ use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use inflight_kserve::step::FinishReason;
+use inflight_testkit::memory::connect;
 use inflight_testkit::model::tokens;
 use inflight_testkit::worker::ScriptedWorker;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 
 use crate::support::{Gateway, PATIENCE, byte_model, chat};
 
@@ -32,7 +32,7 @@ async fn impatient() -> (ScriptedWorker, Gateway) {
 
 /// One HTTP/2 connection whose streams take `window` bytes unread.
 async fn windowed(gateway: &Gateway, window: u32) -> SendRequest<Full<Bytes>> {
-    let socket = TcpStream::connect(gateway.address).await.unwrap();
+    let socket = connect(gateway.address).unwrap();
     let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
     let io = TokioIo::new(socket);
     let handshake = builder.initial_stream_window_size(window).handshake(io);
@@ -65,10 +65,10 @@ async fn active(gateway: &Gateway, count: usize) {
         .unwrap_or_else(|_| panic!("never {count} active"));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_client_that_reads_nothing_is_stopped_and_delays_no_other() {
     let (mut worker, gateway) = impatient().await;
-    let mut lazy = TcpStream::connect(gateway.address).await.unwrap();
+    let mut lazy = connect(gateway.address).unwrap();
     let body = chat(json!({"stream": true})).to_string();
     let head = format!(
         "POST {PATH} HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
@@ -108,7 +108,7 @@ async fn a_client_that_reads_nothing_is_stopped_and_delays_no_other() {
     assert!(!all.ends_with(b"0\r\n\r\n"));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_finished_stream_left_unread_over_http2_keeps_its_place_no_longer_than_that() {
     let (mut worker, gateway) = impatient().await;
     // No window: the bytes stay in the body. A small one: all are queued, and few have left.
@@ -133,7 +133,7 @@ async fn a_finished_stream_left_unread_over_http2_keeps_its_place_no_longer_than
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_whole_response_left_unread_over_http2_is_cut() {
     let (mut worker, gateway) = impatient().await;
     let mut client = windowed(&gateway, 0).await;
@@ -147,7 +147,7 @@ async fn a_whole_response_left_unread_over_http2_is_cut() {
     assert!(cut.expect("cut in time").is_err());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stream_beside_an_unread_one_on_the_same_connection_goes_on() {
     let (mut worker, gateway) = impatient().await;
     let mut client = windowed(&gateway, 16).await;
@@ -170,7 +170,7 @@ async fn a_stream_beside_an_unread_one_on_the_same_connection_goes_on() {
     assert!(text.ends_with(b"data: [DONE]\n\n"));
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_client_that_reads_slowly_over_http2_gets_its_whole_response() {
     let (mut worker, gateway) = impatient().await;
     let mut client = windowed(&gateway, 4096).await;
@@ -181,7 +181,7 @@ async fn a_client_that_reads_slowly_over_http2_gets_its_whole_response() {
         request.finish(&text, FinishReason::EndId).await;
     };
     let (response, ()) = tokio::join!(send(&mut client, &body), serve);
-    let started = std::time::Instant::now();
+    let started = tokio::time::Instant::now();
     let mut body = response.into_body();
     let mut read = Vec::new();
     while let Some(frame) = body.frame().await {

@@ -9,7 +9,7 @@ use crate::support::{Client, Gateway, byte_model, chat, pair};
 
 const PATH: &str = "/v1/chat/completions";
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn before_any_worker_is_ready_the_answer_is_503_and_says_why() {
     let gateway = Gateway::start(&["127.0.0.1:9".parse().unwrap()], &[]).await;
     let answer = gateway.post(PATH, &chat(json!({}))).await;
@@ -22,7 +22,7 @@ async fn before_any_worker_is_ready_the_answer_is_503_and_says_why() {
     assert_eq!(gateway.get("/health/live").await.status, 200);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_server_without_step_batching_is_named_as_such() {
     let mut model = byte_model();
     model.extensions = vec!["classification".to_owned()];
@@ -32,7 +32,7 @@ async fn a_server_without_step_batching_is_named_as_such() {
     assert!(reason.contains("inflight_step_batching_v1"), "{reason}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn models_are_those_of_the_workers() {
     let (_worker, gateway) = pair().await;
     let card = json!({"id": "m", "object": "model", "created": 1_700_000_000,
@@ -46,7 +46,7 @@ async fn models_are_those_of_the_workers() {
     assert_eq!(gateway.get("/health_check").await.status, 200);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_worker_with_fewest_requests_is_chosen() {
     let mut workers = [
         ScriptedWorker::start(byte_model()).await,
@@ -101,7 +101,7 @@ async fn the_worker_with_fewest_requests_is_chosen() {
     drop(b);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_worker_killed_before_the_first_token_gives_503_and_comes_back() {
     let (mut worker, gateway) = pair().await;
     let body = chat(json!({"stream": true}));
@@ -122,7 +122,7 @@ async fn a_worker_killed_before_the_first_token_gives_503_and_comes_back() {
     assert_eq!(answer.json()["choices"][0]["message"]["content"], "back");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_worker_killed_mid_stream_ends_the_stream_with_an_error_event() {
     let (mut worker, gateway) = pair().await;
     let mut client = Client::connect(gateway.address).await;

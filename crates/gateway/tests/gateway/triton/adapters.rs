@@ -14,7 +14,7 @@ fn with_lora(mut model: ModelConfig) -> ModelConfig {
     model
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_task_is_sent_where_the_model_takes_one() {
     let models = [
         with_lora(token_model("tokens")),

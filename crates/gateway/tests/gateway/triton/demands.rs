@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::{CHAT, COMPLETIONS, Directory, completion, exchange, front, front_with_tokenizer};
 use crate::support::{Gateway, chat};
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_model_that_demands_its_settings_gets_values_that_change_nothing() {
     let mut model = token_model("m");
     for input in &mut model.input {
@@ -53,7 +53,7 @@ async fn a_model_that_demands_its_settings_gets_values_that_change_nothing() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_answer_that_would_begin_with_the_prompt_is_streamed() {
     let mut model = token_model("m");
     remove_input(&mut model, "exclude_input_in_output");
@@ -68,7 +68,7 @@ async fn an_answer_that_would_begin_with_the_prompt_is_streamed() {
     assert_eq!(answer.json()["choices"][0]["text"], "a");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn token_ids_that_no_vocabulary_has_are_refused() {
     let directory = Directory::with(byte_model_files());
     let (_triton, gateway) = front([token_model("m")], &["--tokenizer", directory.path()]).await;
@@ -80,7 +80,7 @@ async fn token_ids_that_no_vocabulary_has_are_refused() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_the_model_has_no_input_for_is_refused_by_field() {
     let mut model = token_model("m");
     for input in [

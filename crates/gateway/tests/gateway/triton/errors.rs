@@ -1,6 +1,8 @@
 //! What goes wrong at the server: its status before the first row, its event after it, and that nobody
 //! else notices.
 
+use std::time::Duration;
+
 use inflight_kserve::inference::model_infer_response::InferOutputTensor;
 use inflight_kserve::tensor::{DataType, ResponseBuilder};
 use inflight_testkit::model::{END, tokens};
@@ -45,6 +47,8 @@ impl Failure {
                     let mut response = tokens_response(&[97; 100]);
                     response.push("output_log_probs", &[1, 1, 100], &[-0.5f32; 100]);
                     asked.respond(response).await;
+                    // A paused clock moves while everybody waits.
+                    tokio::time::sleep(Duration::from_millis(1)).await;
                 }
                 return;
             }
@@ -155,7 +159,7 @@ const CASES: [(Failure, u16, &str, Option<&str>); 21] = {
     ]
 };
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn each_failure_has_its_status_or_event_and_leaves_others_alone() {
     let (mut triton, gateway) = front_with_tokenizer([token_model("m")]).await;
     let mut other = Client::connect(gateway.address).await;

@@ -1,19 +1,20 @@
 //! Clients that leave, and servers that do.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use inflight_testkit::model::{END, tokens};
 use inflight_testkit::proxy::HoldingProxy;
 use inflight_testkit::triton::{Asked, ScriptedTriton};
 use inflight_testkit::triton_models::{text_model, token_model, tokens_response};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::{
     CHAT, COMPLETIONS, Directory, completion, exchange, front_with_tokenizer, open, shown,
 };
 use crate::support::{Client, Gateway, PATIENCE, chat};
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_client_that_leaves_cancels_its_stream_at_the_server() {
     let (mut triton, gateway) = front_with_tokenizer([token_model("m"), text_model("t")]).await;
     for model in ["m", "t"] {
@@ -35,7 +36,7 @@ async fn a_client_that_leaves_cancels_its_stream_at_the_server() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_client_that_leaves_mid_stream_cancels_all_its_choices_and_nothing_else() {
     let (mut triton, gateway) = front_with_tokenizer([token_model("m")]).await;
     let mut other = Client::connect(gateway.address).await;
@@ -64,11 +65,11 @@ async fn a_client_that_leaves_mid_stream_cancels_all_its_choices_and_nothing_els
     assert_eq!(others.rest().await.last().unwrap(), "[DONE]");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stream_of_a_server_that_stays_silent_ends_with_an_error_in_time() {
     let directory = Directory::new();
     let mut triton = ScriptedTriton::start([token_model("m")]).await;
-    let proxy = HoldingProxy::start(triton.address).await;
+    let proxy = HoldingProxy::start(triton.address);
     let options = [
         ["--tokenizer", directory.path()],
         ["--worker-silence-s", "0.2"],
@@ -120,13 +121,13 @@ async fn reach(count: impl Fn() -> usize, bytes: usize) {
     assert!(reached.is_ok(), "{} of {bytes}", count());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn thousands_of_cancelled_streams_leave_those_on_their_connections_alone() {
     const ROUNDS: usize = 5;
     const CLIENTS: usize = 6;
     const PROMPTS: usize = 100;
     let mut triton = ScriptedTriton::start([token_model("m")]).await;
-    let proxy = HoldingProxy::start(triton.address).await;
+    let proxy = HoldingProxy::start(triton.address);
     let directory = Directory::new();
     let options = [
         ["--tokenizer", directory.path()],
@@ -190,7 +191,7 @@ async fn thousands_of_cancelled_streams_leave_those_on_their_connections_alone()
     assert_eq!(ended, 16, "{rest:?}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_lost_server_ends_its_requests_keeps_its_models_and_may_come_back() {
     let (mut triton, gateway) = front_with_tokenizer([token_model("m")]).await;
     for _ in 0..2 {

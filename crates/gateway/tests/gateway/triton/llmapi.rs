@@ -19,7 +19,7 @@ fn so_far(text: &str, reason: &str) -> ResponseBuilder {
     response
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_request_has_the_names_of_sampling_params_and_no_batch() {
     let (mut triton, gateway) = front([llmapi_model("m")], &[]).await;
     for (asked_top_k, sent) in [(Some(3), Some(3)), (None, None), (Some(-1), None)] {
@@ -67,7 +67,7 @@ async fn the_request_has_the_names_of_sampling_params_and_no_batch() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_text_so_far_is_shown_once_and_its_end_has_the_servers_reason() {
     let (mut triton, gateway) = front([llmapi_model("m")], &[]).await;
     for reason in ["stop", "length"] {
@@ -99,7 +99,7 @@ async fn the_text_so_far_is_shown_once_and_its_end_has_the_servers_reason() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_is_no_end_of_an_answer_is_an_error() {
     let (mut triton, gateway) = front([llmapi_model("m")], &[]).await;
     // What comes after "ab", and the status and code of that.

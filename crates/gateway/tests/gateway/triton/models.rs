@@ -32,7 +32,7 @@ async fn listed(gateway: &Gateway, expected: &[&str]) {
     assert!(found.is_ok(), "{:?}", models(gateway).await);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn models_are_those_that_generate_and_follow_the_server() {
     let preprocessing = config("preprocessing", 8, false);
     let (mut triton, gateway) = front_with_tokenizer([token_model("m"), preprocessing]).await;
@@ -80,7 +80,7 @@ async fn models_are_those_that_generate_and_follow_the_server() {
     gateway.wait_for_readiness(200).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_model_that_tells_no_configuration_leaves_the_others_alone() {
     let triton = ScriptedTriton::start([text_model("a"), text_model("b")]).await;
     triton.hide("a", true);
@@ -101,7 +101,7 @@ async fn a_model_that_tells_no_configuration_leaves_the_others_alone() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_model_that_is_loaded_with_another_configuration_is_asked_anew() {
     let (mut triton, gateway) = front_with_tokenizer([token_model("m"), token_model("n")]).await;
     let mut client = Client::connect(gateway.address).await;
@@ -132,7 +132,7 @@ async fn a_model_that_is_loaded_with_another_configuration_is_asked_anew() {
     assert_eq!(stream.rest().await.last().unwrap(), "[DONE]");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_model_among_thousands_is_served_and_of_too_many_the_first_are() {
     let many = |count: usize| (0..count).map(|number| config(&format!("x{number}"), 0, false));
     let (_triton, gateway) = front(many(5000).chain([text_model("m")]), &[]).await;
@@ -142,7 +142,7 @@ async fn a_model_among_thousands_is_served_and_of_too_many_the_first_are() {
     assert_eq!(models(&gateway).await, ["a"]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_model_that_cannot_be_served_is_named_with_why() {
     let with = |mut model: ModelConfig, change: fn(&mut ModelConfig)| {
         change(&mut model);

@@ -21,7 +21,7 @@ async fn run(arguments: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), said)
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn tokenizer_files_that_cannot_be_used_end_the_command_with_one_sentence() {
     let files = |name: &str, content: &'static str| {
         let mut files = byte_model_files();
@@ -63,7 +63,7 @@ async fn tokenizer_files_that_cannot_be_used_end_the_command_with_one_sentence()
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_models_own_tokenizer_comes_before_the_one_for_all() {
     let mut files = byte_model_files();
     for (name, content) in &mut files {
@@ -92,7 +92,7 @@ async fn a_models_own_tokenizer_comes_before_the_one_for_all() {
     assert_eq!(gateway.get("/v1/models/a").await.status, 404);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_context_length_that_is_told_is_kept() {
     let directory = Directory::new();
     // The files say 64; the prompt has 18 tokens.
@@ -128,7 +128,7 @@ async fn a_context_length_that_is_told_is_kept() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn where_no_context_is_known_a_chat_must_say_how_much_to_generate() {
     let directory = Directory::with(byte_model_files());
     let options = ["--tokenizer", directory.path()];
@@ -161,7 +161,7 @@ async fn where_no_context_is_known_a_chat_must_say_how_much_to_generate() {
     assert_eq!(answer.status, 200);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_prompt_without_room_is_refused_before_it_is_sent() {
     let (_triton, gateway) = front_with_tokenizer([text_model("m")]).await;
     for prompt in ["a".repeat(64), "a".repeat(100_000)] {

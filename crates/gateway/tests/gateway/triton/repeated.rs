@@ -39,7 +39,7 @@ fn repository(ensemble: bool, excludes: &str) -> [ModelConfig; 2] {
     [model, core]
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_text_that_repeats_the_prompt_is_shown_without_it() {
     let directory = Directory::new();
     let options = ["--tokenizer", directory.path()];
@@ -78,7 +78,7 @@ async fn a_text_that_repeats_the_prompt_is_shown_without_it() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn special_tokens_of_a_prompt_may_be_missing_in_what_is_repeated() {
     let files = Directory::new();
     let template = "--chat-template=chatml";
@@ -99,7 +99,7 @@ async fn special_tokens_of_a_prompt_may_be_missing_in_what_is_repeated() {
     assert_eq!(answer.await.status, 500);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn token_ids_that_repeat_the_prompt_are_cut() {
     for (excludes, answered) in [("true", "lo"), ("false", "Hilo")] {
         let mut model = old(token_model("m"));

@@ -59,7 +59,7 @@ fn old(mut model: ModelConfig) -> ModelConfig {
     model
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn requests_have_the_shapes_and_names_that_the_model_has() {
     let cases: [(&str, Vec<ModelConfig>); 5] = [
         ("BLS", vec![text_model("m")]),
@@ -129,7 +129,7 @@ async fn requests_have_the_shapes_and_names_that_the_model_has() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_text_that_is_repeated_is_shown_once() {
     let mut model = text_model("m");
     set_parameter(&mut model, "accumulate_tokens", "true");
@@ -161,7 +161,7 @@ async fn a_text_that_is_repeated_is_shown_once() {
     assert_eq!(stream.rest().await, ["[DONE]"]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_stop_string_is_found_across_responses_and_ends_the_work() {
     let mut unaware = text_model("m");
     remove_input(&mut unaware, "stop_words");
@@ -195,7 +195,7 @@ async fn a_stop_string_is_found_across_responses_and_ends_the_work() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_server_that_ends_at_a_stop_word_may_have_sent_it() {
     let (mut triton, gateway) = front_with_tokenizer([text_model("m")]).await;
     let body = completion(json!({"stop": "END"}));
@@ -212,7 +212,7 @@ async fn a_server_that_ends_at_a_stop_word_may_have_sent_it() {
     );
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn without_a_count_there_is_no_usage() {
     let (mut triton, gateway) = front([text_model("m")], &[]).await;
     // Each response is a step, so that a cut answer can be told from a finished one.
@@ -242,7 +242,7 @@ async fn without_a_count_there_is_no_usage() {
     assert!(message.contains("--tokenizer"), "{message}");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_server_that_counts_tells_the_usage() {
     let (mut triton, gateway) = front([counting_model("m")], &[]).await;
     let response = |text: &str, prompt: i32, generated: i32| {
@@ -290,7 +290,7 @@ async fn a_server_that_counts_tells_the_usage() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn with_a_tokenizer_the_gateway_counts() {
     let (mut triton, gateway) = front_with_tokenizer([text_model("m")]).await;
     for (max_tokens, reason) in [(3, "length"), (4, "stop")] {
@@ -304,7 +304,7 @@ async fn with_a_tokenizer_the_gateway_counts() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_only_token_ids_can_do_is_refused_by_field() {
     let (_triton, gateway) = front_with_tokenizer([text_model("m")]).await;
     for (field, value) in [
@@ -341,7 +341,7 @@ fn files_with_first_token() -> Vec<(String, Bytes)> {
     files.collect()
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_chats_first_token_is_written_once() {
     let directory = Directory::with(files_with_first_token());
     let preprocessing = |adds: &str| {
@@ -387,7 +387,7 @@ async fn a_chats_first_token_is_written_once() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_model_that_does_not_stream_answers_in_one_piece() {
     let mut model = counting_model("m");
     model.model_transaction_policy = Some(ModelTransactionPolicy { decoupled: false });
@@ -414,7 +414,7 @@ async fn a_model_that_does_not_stream_answers_in_one_piece() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn an_echoed_prompt_comes_before_the_servers_text() {
     let (mut triton, gateway) = front([text_model("m")], &[]).await;
     let body = completion(json!({"echo": true}));

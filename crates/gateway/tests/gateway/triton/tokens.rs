@@ -15,7 +15,7 @@ use super::{
 };
 use crate::support::{Client, chat};
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_streamed_answer_is_the_events_of_its_tokens() {
     let (mut triton, gateway) = front_with_tokenizer([token_model("m")]).await;
     let mut client = Client::connect(gateway.address).await;
@@ -54,7 +54,7 @@ async fn a_streamed_answer_is_the_events_of_its_tokens() {
     assert_eq!(rest[1..], ["[DONE]"]);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn why_an_answer_ended_is_told_by_its_last_token_or_by_their_number() {
     let (mut triton, gateway) = front_with_tokenizer([token_model("m")]).await;
     /// Tokens allowed; responses, of which the last is the last; what is told.
@@ -118,7 +118,7 @@ async fn why_an_answer_ended_is_told_by_its_last_token_or_by_their_number() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn what_lies_behind_the_sequence_length_is_no_token() {
     let (mut triton, gateway) = front_with_tokenizer([token_model("m")]).await;
     let body = completion(json!({}));
@@ -136,7 +136,7 @@ async fn what_lies_behind_the_sequence_length_is_no_token() {
     assert_eq!(answer["usage"]["completion_tokens"], 2);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_request_has_the_tensors_of_the_core_model() {
     let (mut triton, gateway) = front_with_tokenizer([token_model("m")]).await;
     let body = chat(json!({
@@ -214,7 +214,7 @@ async fn the_request_has_the_tensors_of_the_core_model() {
     assert_eq!(answer.status, 200);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn log_probabilities_are_the_last_values_of_a_response() {
     let (mut triton, gateway) = front_with_tokenizer([token_model("m")]).await;
     // Each response's values with those before it, each with its own alone, and all in one.
@@ -280,7 +280,7 @@ async fn log_probabilities_are_the_last_values_of_a_response() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_bias_is_as_long_as_the_vocabulary() {
     let (mut triton, gateway) = front_with_tokenizer([token_model("m")]).await;
     let body = chat(json!({"logit_bias": {"97": 5, "258": -100}}));
@@ -316,7 +316,7 @@ async fn by_seed(triton: &mut ScriptedTriton, count: usize) -> Vec<Asked> {
     asked
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn each_choice_is_a_request_of_its_own_with_its_own_seed() {
     let (mut triton, gateway) = front_with_tokenizer([token_model("m")]).await;
     for (seed, stream) in [(Some(7), false), (Some(7), true), (None, false)] {
@@ -371,7 +371,7 @@ async fn each_choice_is_a_request_of_its_own_with_its_own_seed() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn each_prompt_of_a_list_has_its_choices() {
     let (mut triton, gateway) = front_with_tokenizer([token_model("m")]).await;
     let cases = [
