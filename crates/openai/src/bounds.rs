@@ -38,3 +38,6 @@ pub const MIN_P: RangeInclusive<f64> = 0.0..=1.0;
 pub const PENALTY: RangeInclusive<f64> = -2.0..=2.0;
 pub const REPETITION_PENALTY: RangeInclusive<f64> = 0.001..=10.0;
 pub const LENGTH_PENALTY: RangeInclusive<f64> = -10.0..=10.0;
+
+/// OpenAI's levels of reasoning; which of them a model knows is its template's.
+pub const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];

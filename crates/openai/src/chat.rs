@@ -12,7 +12,7 @@ pub use image::{Detail, Image, Part};
 pub(crate) use image::{misplaced, take as take_image};
 pub use message::{Function, Message, Role, ToolCall};
 pub use reasoning::Reasoning;
-pub(crate) use reasoning::{EFFORTS, take_effort};
+pub(crate) use reasoning::take_effort;
 pub use tools::{
     CUSTOM_INPUT, FunctionTool, GrammarSyntax, InputFormat, InputGrammar, ToolChoice, Tools,
 };

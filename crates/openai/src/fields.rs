@@ -1,5 +1,5 @@
-//! What becomes of each field of a request: the one table. Owns the names and the decision; the parsers
-//! own the values of applied fields, and a test holds the two together.
+//! What becomes of each field of a request: the one table. Owns the names, the decision, and the kind of value of
+//! what is applied; the parsers say what else a value must be, and tests hold them to the table.
 //!
 //! A field is refused where leaving it out would change what the answer means, and ignored where it is
 //! a hint about storage, caching, billing or effort. A name that is not here is ignored and reported, because
@@ -8,6 +8,7 @@
 
 mod body_schema;
 mod embeddings;
+mod kind;
 mod others;
 mod responses;
 
@@ -35,7 +36,7 @@ impl Endpoint {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Treatment {
     /// Read by the parser; any value that it does not accept is an error.
-    Applied,
+    Applied(Kind),
     /// 400 with the field's name, unless neutral; `unless` names a field and a value of it under
     /// which this one is ignored instead. `hint` says what to do.
     Refused {
@@ -57,11 +58,11 @@ pub(crate) struct Field {
     pub(crate) treatment: Treatment,
 }
 
-const fn applied(endpoint: Endpoint, name: &'static str) -> Field {
+const fn applied(endpoint: Endpoint, name: &'static str, kind: Kind) -> Field {
     Field {
         name,
         endpoint,
-        treatment: Treatment::Applied,
+        treatment: Treatment::Applied(kind),
     }
 }
 
@@ -120,9 +121,15 @@ const fn refused_unless(
 }
 
 use self::embeddings::EMBEDDINGS;
+use self::kind::Kind::{self, *};
 use self::others::OTHERS;
 use self::responses::RESPONSES;
+use crate::bounds;
 use Endpoint::{Both, Chat, Completions};
+
+const MAX_TOKENS: i64 = bounds::MAX_MAX_TOKENS as i64;
+const MAX_N: i64 = bounds::MAX_N as i64;
+const MAX_TOP_LOGPROBS: i64 = bounds::MAX_TOP_LOGPROBS as i64;
 
 const NO_FUNCTIONS: &str = "Send `tools` and `tool_choice` instead.";
 const NO_WHITESPACE: &str =
@@ -138,75 +145,84 @@ const NO_LORA: &str = "Name the adapter in `model`, such as `base:adapter`.";
 
 /// Every field that current clients send, and the usual extensions.
 pub(crate) const FIELDS: &[Field] = &[
-    applied(Both, "model"),
-    applied(Chat, "messages"),
-    applied(Completions, "prompt"),
-    applied(Both, "max_tokens"),
-    applied(Chat, "max_completion_tokens"),
-    applied(Both, "temperature"),
-    applied(Both, "top_p"),
-    applied(Both, "n"),
-    applied(Both, "stop"),
-    applied(Both, "seed"),
-    applied(Both, "presence_penalty"),
-    applied(Both, "frequency_penalty"),
-    applied(Both, "logit_bias"),
-    applied(Both, "logprobs"),
-    applied(Chat, "top_logprobs"),
-    applied(Completions, "echo"),
+    applied(Both, "model", Text),
+    applied(Chat, "messages", Objects),
+    applied(Completions, "prompt", TextsOrTokens),
+    applied(Both, "max_tokens", Integer(0, MAX_TOKENS)),
+    applied(Chat, "max_completion_tokens", Integer(1, MAX_TOKENS)),
+    applied(Both, "temperature", Number(&bounds::TEMPERATURE)),
+    applied(Both, "top_p", Number(&bounds::TOP_P)),
+    applied(Both, "n", Integer(1, MAX_N)),
+    applied(Both, "stop", TextOrTexts),
+    applied(Both, "seed", Integer(i64::MIN, i64::MAX)),
+    applied(Both, "presence_penalty", Number(&bounds::PENALTY)),
+    applied(Both, "frequency_penalty", Number(&bounds::PENALTY)),
+    applied(Both, "logit_bias", Object),
+    applied(Chat, "logprobs", Boolean),
+    applied(Completions, "logprobs", Integer(0, MAX_TOP_LOGPROBS)),
+    applied(Chat, "top_logprobs", Integer(0, MAX_TOP_LOGPROBS)),
+    applied(Completions, "echo", Boolean),
     // With beams; without, where it asks for nothing more than `n` does.
-    applied(Both, "best_of"),
-    applied(Both, "stream"),
-    applied(Both, "stream_options"),
+    applied(Both, "best_of", Integer(1, MAX_N)),
+    applied(Both, "stream", Boolean),
+    applied(Both, "stream_options", Object),
     // Names the end user for the operator's records; it has no effect on the answer by definition.
     ignored_unless_string(Both, "user"),
     // Extensions that the usual open servers share.
-    applied(Both, "top_k"),
-    applied(Both, "min_p"),
-    applied(Both, "repetition_penalty"),
-    applied(Both, "min_tokens"),
-    applied(Both, "ignore_eos"),
-    applied(Both, "stop_token_ids"),
-    applied(Both, "skip_special_tokens"),
-    applied(Both, "add_special_tokens"),
-    applied(Both, "bad_words"),
-    applied(Both, "allowed_token_ids"),
-    applied(Both, "logprob_token_ids"),
-    applied(Both, "thinking_token_budget"),
-    applied(Both, "no_repeat_ngram_size"),
-    applied(Both, "use_beam_search"),
-    applied(Both, "num_beams"),
-    applied(Both, "beam_width"),
-    applied(Both, "length_penalty"),
-    applied(Both, "early_stopping"),
-    applied(Both, "cache_salt"),
-    applied(Both, "priority"),
-    applied(Both, "include_stop_str_in_output"),
-    applied(Both, "truncate_prompt_tokens"),
-    applied(Both, "truncation_side"),
-    applied(Both, "prompt_logprobs"),
-    applied(Both, "return_token_ids"),
-    applied(Both, "return_tokens_as_token_ids"),
-    applied(Both, "response_format"),
-    applied(Both, "structured_outputs"),
-    applied(Both, "guided_json"),
-    applied(Both, "guided_regex"),
-    applied(Both, "guided_choice"),
-    applied(Both, "guided_grammar"),
-    applied(Both, "structural_tag"),
-    applied(Both, "json_schema"),
-    applied(Both, "regex"),
-    applied(Both, "ebnf"),
-    applied(Chat, "chat_template_kwargs"),
-    applied(Chat, "add_generation_prompt"),
-    applied(Chat, "continue_final_message"),
-    applied(Chat, "tools"),
-    applied(Chat, "tool_choice"),
-    applied(Chat, "parallel_tool_calls"),
-    applied(Chat, "reasoning_effort"),
-    applied(Chat, "thinking"),
-    applied(Chat, "enable_thinking"),
-    applied(Chat, "include_reasoning"),
+    applied(Both, "top_k", Integer(-1, MAX_TOKENS)),
+    applied(Both, "min_p", Number(&bounds::MIN_P)),
+    applied(
+        Both,
+        "repetition_penalty",
+        Number(&bounds::REPETITION_PENALTY),
+    ),
+    applied(Both, "min_tokens", Integer(0, MAX_TOKENS)),
+    applied(Both, "ignore_eos", Boolean),
+    applied(Both, "stop_token_ids", Tokens),
+    applied(Both, "skip_special_tokens", Boolean),
+    applied(Both, "add_special_tokens", Boolean),
+    applied(Both, "bad_words", Texts),
+    applied(Both, "allowed_token_ids", Tokens),
+    applied(Both, "logprob_token_ids", Tokens),
+    applied(Both, "thinking_token_budget", Integer(0, MAX_TOKENS)),
+    applied(Both, "no_repeat_ngram_size", Integer(0, MAX_TOKENS)),
+    applied(Both, "use_beam_search", Boolean),
+    applied(Both, "num_beams", Integer(1, MAX_N)),
+    applied(Both, "beam_width", Integer(1, MAX_N)),
+    applied(Both, "length_penalty", Number(&bounds::LENGTH_PENALTY)),
+    applied(Both, "early_stopping", Boolean),
+    applied(Both, "cache_salt", Text),
+    applied(
+        Both,
+        "priority",
+        Integer(-bounds::MAX_PRIORITY, bounds::MAX_PRIORITY),
+    ),
+    applied(Both, "include_stop_str_in_output", Boolean),
+    applied(Both, "truncate_prompt_tokens", Integer(-1, MAX_TOKENS)),
+    applied(Both, "truncation_side", OneOf(&["left", "right"])),
+    applied(Both, "prompt_logprobs", Integer(0, MAX_TOP_LOGPROBS)),
+    applied(Both, "return_token_ids", Boolean),
+    applied(Both, "return_tokens_as_token_ids", Boolean),
+    applied(Both, "response_format", Object),
+    applied(Both, "structured_outputs", Object),
+    applied(Both, "guided_json", ObjectOrText),
+    applied(Both, "guided_regex", Text),
+    applied(Both, "guided_choice", Texts),
+    applied(Both, "guided_grammar", Text),
+    applied(Both, "structural_tag", ObjectOrText),
+    applied(Both, "json_schema", ObjectOrText),
+    applied(Both, "regex", Text),
+    applied(Both, "ebnf", Text),
+    applied(Chat, "chat_template_kwargs", Object),
+    applied(Chat, "add_generation_prompt", Boolean),
+    applied(Chat, "continue_final_message", Boolean),
+    applied(Chat, "tools", Objects),
+    applied(Chat, "tool_choice", ToolChoice),
+    applied(Chat, "parallel_tool_calls", Boolean),
+    applied(Chat, "reasoning_effort", OneOf(&bounds::EFFORTS)),
+    applied(Chat, "thinking", BooleanOrObject),
+    applied(Chat, "enable_thinking", Boolean),
+    applied(Chat, "include_reasoning", Boolean),
     // OpenAI's first form of tools, long deprecated.
     refused_unless("functions", "function_call", "\"none\"", NO_FUNCTIONS),
     refused(
@@ -367,7 +383,7 @@ pub(crate) fn meant(endpoint: Endpoint, name: &str) -> Option<&'static str> {
         !field.name.contains('.')
             && matches!(
                 field.treatment,
-                Treatment::Applied | Treatment::Refused { .. }
+                Treatment::Applied(_) | Treatment::Refused { .. }
             )
     });
     nearest(name, candidates.map(|field| field.name))
@@ -542,7 +558,7 @@ mod tests {
             }
         };
         section("Supported", "| field | endpoint |\n|---|---|", &|field| {
-            let supported = matches!(field.treatment, Treatment::Applied);
+            let supported = matches!(field.treatment, Treatment::Applied(_));
             supported.then(|| format!("| `{}` | {} |", field.name, place(field.endpoint)))
         });
         let head = "Leaving these out would change what the answer means: 400 with the field in `param`.\n\n\

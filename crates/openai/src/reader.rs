@@ -300,7 +300,7 @@ impl<'a> Fields<'a> {
     pub(crate) fn ignore_applied(&mut self, endpoint: Endpoint, ignored: &mut IgnoredFields) {
         self.entries.retain(|(name, raw)| {
             let field = fields::find(endpoint, name);
-            let applied = field.is_some_and(|it| matches!(it.treatment, Treatment::Applied));
+            let applied = field.is_some_and(|it| matches!(it.treatment, Treatment::Applied(_)));
             if applied && !is_neutral(raw, &[]) {
                 ignored.push(name);
             }
@@ -320,7 +320,7 @@ impl<'a> Fields<'a> {
             let full = format!("{table_path}{name}");
             match fields::find(endpoint, &full).map(|field| field.treatment) {
                 // Applied but not taken: it was null.
-                Some(Treatment::Applied) => {}
+                Some(Treatment::Applied(_)) => {}
                 Some(Treatment::Ignored { neutral }) => {
                     if !is_neutral(raw, neutral) {
                         ignored.push(&full);

@@ -4,11 +4,9 @@
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use crate::bounds::EFFORTS;
 use crate::error::ApiError;
 use crate::reader::{self, Fields};
-
-/// OpenAI's levels; which of them a model knows is its template's.
-pub(crate) const EFFORTS: [&str; 7] = ["none", "minimal", "low", "medium", "high", "xhigh", "max"];
 
 /// What a request asks of the model's reasoning; absent fields leave it to the model.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -108,7 +108,7 @@ fn bad_values_are_named_with_openai_words() {
 fn every_applied_field_of_the_table_is_read() {
     for field in FIELDS {
         let here = crate::fields::find(Endpoint::Completions, field.name).is_some();
-        if here && matches!(field.treatment, Treatment::Applied) {
+        if here && matches!(field.treatment, Treatment::Applied(_)) {
             let value = match field.name {
                 // Any object is one.
                 "guided_json" | "json_schema" | "structural_tag" => json!(["no such value"]),

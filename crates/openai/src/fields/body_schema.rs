@@ -1,12 +1,9 @@
-//! The request bodies as JSON schemas: the table's rows, and what type of value each supported field has. Owns the
-//! types; a test holds them to what the parsers accept. Whatever else a value must be, its parser says.
-
-use std::ops::RangeInclusive;
+//! The request bodies as JSON schemas, from the table's rows; tests hold them to what the parsers accept.
 
 use serde_json::{Map, Value, json};
 
+use super::kind::Kind;
 use super::{Endpoint, Field, Treatment, rows};
-use crate::bounds;
 
 /// A body that has a schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,103 +16,23 @@ pub enum RequestBody {
     Detokenize,
 }
 
-const MAX_TOKENS: i64 = bounds::MAX_MAX_TOKENS as i64;
-const MAX_N: i64 = bounds::MAX_N as i64;
-const MAX_TOP_LOGPROBS: i64 = bounds::MAX_TOP_LOGPROBS as i64;
-/// Numbers, by name, with their least and greatest values.
-const INTEGERS: &[(&str, i64, i64)] = &[
-    ("max_tokens", 0, MAX_TOKENS),
-    ("max_completion_tokens", 1, MAX_TOKENS),
-    ("max_output_tokens", 1, MAX_TOKENS),
-    ("max_tool_calls", 1, MAX_TOKENS),
-    ("n", 1, MAX_N),
-    ("seed", i64::MIN, i64::MAX),
-    ("top_k", -1, MAX_TOKENS),
-    ("top_logprobs", 0, MAX_TOP_LOGPROBS),
-    ("best_of", 1, MAX_N),
-    ("min_tokens", 0, MAX_TOKENS),
-    ("no_repeat_ngram_size", 0, MAX_TOKENS),
-    ("num_beams", 1, MAX_N),
-    ("beam_width", 1, MAX_N),
-    ("priority", -bounds::MAX_PRIORITY, bounds::MAX_PRIORITY),
-    ("truncate_prompt_tokens", -1, MAX_TOKENS),
-    ("prompt_logprobs", 0, MAX_TOP_LOGPROBS),
-    ("thinking_token_budget", 0, MAX_TOKENS),
-    ("dimensions", 1, bounds::MAX_DIMENSIONS as i64),
-];
-const NUMBERS: &[(&str, RangeInclusive<f64>)] = &[
-    ("temperature", bounds::TEMPERATURE),
-    ("top_p", bounds::TOP_P),
-    ("min_p", bounds::MIN_P),
-    ("presence_penalty", bounds::PENALTY),
-    ("frequency_penalty", bounds::PENALTY),
-    ("repetition_penalty", bounds::REPETITION_PENALTY),
-    ("length_penalty", bounds::LENGTH_PENALTY),
-];
-/// Names of each plain type, separated by spaces.
-const BOOLEANS: &str = "stream echo ignore_eos skip_special_tokens add_special_tokens use_beam_search \
-    early_stopping include_stop_str_in_output return_token_ids return_tokens_as_token_ids \
-    add_generation_prompt continue_final_message parallel_tool_calls enable_thinking include_reasoning store \
-    return_token_strs";
-const STRINGS: &str = "model cache_salt guided_regex guided_grammar regex ebnf instructions \
-    previous_response_id";
-const OBJECTS: &str = "stream_options logit_bias response_format structured_outputs chat_template_kwargs text \
-    metadata reasoning";
-const STRING_LISTS: &str = "bad_words include guided_choice";
-const TOKEN_LISTS: &str = "stop_token_ids allowed_token_ids logprob_token_ids tokens";
-const OBJECT_LISTS: &str = "messages tools";
+/// The kind of a field's values; `None`: the field is not applied.
+fn kind(body: RequestBody, name: &str) -> Option<Kind> {
+    match (body, name) {
+        (RequestBody::Tokenize, "prompt") => return Some(Kind::Text),
+        (RequestBody::Tokenize, "return_token_strs") => return Some(Kind::Boolean),
+        (RequestBody::Detokenize, "tokens") => return Some(Kind::Tokens),
+        _ => {}
+    }
+    match super::find(body.endpoint(), name)?.treatment {
+        Treatment::Applied(kind) => Some(kind),
+        _ => None,
+    }
+}
 
-/// The schema of a field's values, null aside; `None`: the field is not known.
-fn value(endpoint: Endpoint, name: &str) -> Option<Value> {
-    let is_one = |names: &str| names.split_whitespace().any(|one| one == name);
-    let token = || json!({"type": "integer", "minimum": 0});
-    let text_or_tokens = || {
-        json!({"anyOf": [
-            {"type": "string"},
-            {"type": "array", "items": {"type": "string"}},
-            {"type": "array", "items": token()},
-            {"type": "array", "items": {"type": "array", "items": token()}},
-        ]})
-    };
-    if let Some((_, low, high)) = INTEGERS.iter().find(|row| row.0 == name) {
-        return Some(json!({"type": "integer", "minimum": low, "maximum": high}));
-    }
-    if let Some((_, range)) = NUMBERS.iter().find(|row| row.0 == name) {
-        let (low, high) = (range.start(), range.end());
-        return Some(json!({"type": "number", "minimum": low, "maximum": high}));
-    }
-    Some(match (name, endpoint) {
-        ("logprobs", Endpoint::Completions) => {
-            json!({"type": "integer", "minimum": 0, "maximum": MAX_TOP_LOGPROBS})
-        }
-        ("logprobs", _) => json!({"type": "boolean"}),
-        ("prompt", Endpoint::Chat) => json!({"type": "string"}),
-        ("prompt", _) | ("input", Endpoint::Embeddings) => text_or_tokens(),
-        ("input", _) => json!({"anyOf": [
-            {"type": "string"}, {"type": "array", "items": {"type": "object"}, "minItems": 1},
-        ]}),
-        ("stop", _) => json!({"anyOf": [
-            {"type": "string"}, {"type": "array", "items": {"type": "string"}},
-        ]}),
-        ("tool_choice", _) => json!({"anyOf": [
-            {"enum": ["none", "auto", "required"]}, {"type": "object"},
-        ]}),
-        ("thinking", _) => json!({"anyOf": [{"type": "boolean"}, {"type": "object"}]}),
-        ("guided_json" | "json_schema" | "structural_tag", _) => {
-            json!({"anyOf": [{"type": "object"}, {"type": "string"}]})
-        }
-        ("reasoning_effort", _) => json!({"enum": crate::chat::EFFORTS}),
-        ("truncation_side", _) => json!({"enum": ["left", "right"]}),
-        ("encoding_format", _) => json!({"enum": ["float", "base64"]}),
-        ("pooling", _) => json!({"enum": ["mean", "last"]}),
-        _ if is_one(BOOLEANS) => json!({"type": "boolean"}),
-        _ if is_one(STRINGS) => json!({"type": "string"}),
-        _ if is_one(OBJECTS) => json!({"type": "object"}),
-        _ if is_one(STRING_LISTS) => json!({"type": "array", "items": {"type": "string"}}),
-        _ if is_one(TOKEN_LISTS) => json!({"type": "array", "items": token()}),
-        _ if is_one(OBJECT_LISTS) => json!({"type": "array", "items": {"type": "object"}}),
-        _ => return None,
-    })
+/// The schema of a field's values, null aside.
+fn value(body: RequestBody, name: &str) -> Option<Value> {
+    kind(body, name).map(Kind::schema)
 }
 
 /// Of vLLM's endpoints, which have no separate rows: those of chat that decide on a prompt.
@@ -150,7 +67,7 @@ impl RequestBody {
             Self::Tokenize => TOKENIZE.split_whitespace().collect(),
             Self::Detokenize => DETOKENIZE.split_whitespace().collect(),
             _ => self
-                .top(|treatment| matches!(treatment, Treatment::Applied))
+                .top(|treatment| matches!(treatment, Treatment::Applied(_)))
                 .collect(),
         }
     }
@@ -177,7 +94,7 @@ impl RequestBody {
             .names()
             .into_iter()
             .map(|name| {
-                let schema = value(self.endpoint(), name).unwrap_or_default();
+                let schema = value(self, name).unwrap_or_default();
                 let schema = match required.contains(&name) {
                     true => schema,
                     false => or_null(schema),
@@ -271,7 +188,7 @@ mod tests {
         ];
         for body in ALL {
             for name in body.names() {
-                let schema = value(body.endpoint(), name).unwrap_or_else(|| panic!("{name}"));
+                let schema = value(body, name).unwrap_or_else(|| panic!("{name}"));
                 let valid = jsonschema::validator_for(&schema).unwrap();
                 for sample in samples.iter().filter(|sample| !valid.is_valid(sample)) {
                     // Repeated in the answer, and never read.
@@ -294,7 +211,7 @@ mod tests {
         };
         for body in ALL {
             for name in body.names() {
-                let Some(schema) = value(body.endpoint(), name) else {
+                let Some(schema) = value(body, name) else {
                     continue;
                 };
                 let (Some(low), Some(high)) = (schema.get("minimum"), schema.get("maximum")) else {

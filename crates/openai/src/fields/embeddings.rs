@@ -1,16 +1,19 @@
 //! The rows of `/v1/embeddings`, which shares none with generation.
 
 use super::Endpoint::Embeddings;
+use super::kind::Kind::*;
 use super::{Field, applied, ignored, ignored_unless_string, refused};
+
+const MAX_DIMENSIONS: i64 = crate::bounds::MAX_DIMENSIONS as i64;
 
 /// See the module.
 pub(super) const EMBEDDINGS: &[Field] = &[
-    applied(Embeddings, "model"),
-    applied(Embeddings, "input"),
-    applied(Embeddings, "encoding_format"),
-    applied(Embeddings, "dimensions"),
-    applied(Embeddings, "pooling"),
-    applied(Embeddings, "add_special_tokens"),
+    applied(Embeddings, "model", Text),
+    applied(Embeddings, "input", TextsOrTokens),
+    applied(Embeddings, "encoding_format", OneOf(&["float", "base64"])),
+    applied(Embeddings, "dimensions", Integer(1, MAX_DIMENSIONS)),
+    applied(Embeddings, "pooling", OneOf(&["mean", "last"])),
+    applied(Embeddings, "add_special_tokens", Boolean),
     ignored_unless_string(Embeddings, "user"),
     refused(
         Embeddings,

@@ -1,7 +1,8 @@
 //! The rows of `/v1/responses`: what it alone has, and what it calls by another name than chat does.
 
 use super::Endpoint::Responses;
-use super::{Field, NO_SUCH, applied, ignored, refused};
+use super::kind::Kind::*;
+use super::{Field, MAX_TOKENS, MAX_TOP_LOGPROBS, NO_SUCH, applied, ignored, refused};
 
 const NO_CONVERSATION: &str =
     "Conversations are not stored. Send `previous_response_id`, or all items in `input`.";
@@ -12,19 +13,19 @@ const NO_LIST: &str =
 
 /// See the module.
 pub(super) const RESPONSES: &[Field] = &[
-    applied(Responses, "input"),
-    applied(Responses, "instructions"),
-    applied(Responses, "max_output_tokens"),
-    applied(Responses, "top_logprobs"),
-    applied(Responses, "include"),
-    applied(Responses, "text"),
-    applied(Responses, "previous_response_id"),
-    applied(Responses, "store"),
+    applied(Responses, "input", TextOrObjects),
+    applied(Responses, "instructions", Text),
+    applied(Responses, "max_output_tokens", Integer(1, MAX_TOKENS)),
+    applied(Responses, "top_logprobs", Integer(0, MAX_TOP_LOGPROBS)),
+    applied(Responses, "include", Texts),
+    applied(Responses, "text", Object),
+    applied(Responses, "previous_response_id", Text),
+    applied(Responses, "store", Boolean),
     // Kept and returned with the response.
-    applied(Responses, "metadata"),
-    applied(Responses, "chat_template_kwargs"),
+    applied(Responses, "metadata", Object),
+    applied(Responses, "chat_template_kwargs", Object),
     // Counts calls of hosted tools, of which there are none.
-    applied(Responses, "max_tool_calls"),
+    applied(Responses, "max_tool_calls", Integer(1, MAX_TOKENS)),
     refused(
         Responses,
         "truncation",
@@ -99,16 +100,16 @@ pub(super) const RESPONSES: &[Field] = &[
     refused(Responses, "return_token_ids", &["false"], NO_LIST),
     refused(Responses, "prompt_logprobs", &[], NO_LIST),
     ignored(Responses, "text.verbosity", &["\"medium\""]),
-    applied(Responses, "tools"),
-    applied(Responses, "tool_choice"),
-    applied(Responses, "parallel_tool_calls"),
-    applied(Responses, "reasoning"),
+    applied(Responses, "tools", Objects),
+    applied(Responses, "tool_choice", ToolChoice),
+    applied(Responses, "parallel_tool_calls", Boolean),
+    applied(Responses, "reasoning", Object),
     // Reasoning is returned whole, without a summary.
     ignored(Responses, "reasoning.summary", &[]),
     ignored(Responses, "reasoning.generate_summary", &[]),
     // The switches of other servers, as in chat.
-    applied(Responses, "thinking"),
-    applied(Responses, "enable_thinking"),
+    applied(Responses, "thinking", BooleanOrObject),
+    applied(Responses, "enable_thinking", Boolean),
 ];
 
 const MAX_OUTPUT_TOKENS: &str = "Send `max_output_tokens` instead.";
