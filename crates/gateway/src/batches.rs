@@ -5,9 +5,9 @@ mod failures;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use inflight_base::blocking;
+use inflight_base::wall_clock::unix_seconds;
 use inflight_batches::{Bounds, DataUrl, Share, Store, StoreError};
 use inflight_openai::ApiError;
 use tokio::sync::Notify;
@@ -113,8 +113,5 @@ impl Batches {
 
 /// Seconds since the epoch.
 pub(crate) fn now() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| {
-        i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
-    })
+    unix_seconds()
 }

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 use crate::log::{flush_log, start_log, write_line};
 use crate::option_layers::layered;
@@ -131,7 +132,7 @@ async fn run(options: &GatewayOptions) -> i32 {
             return 1;
         }
     };
-    let (ask, asked) = tokio::sync::oneshot::channel::<()>();
+    let asked = CancellationToken::new();
     let scheme = match options.tls_certificate {
         Some(_) => "https",
         None => "http",
@@ -145,12 +146,9 @@ async fn run(options: &GatewayOptions) -> i32 {
         hand_over.recv().await;
         tracing::info!("another gateway has taken over; ending with the last request");
     };
-    let shutdown = async {
-        let _ = asked.await;
-    };
+    let shutdown = asked.cancelled();
     let serve = run::serve_on(listeners, options, on_bound, handed_over, shutdown);
     tokio::pin!(serve);
-    let mut ask = Some(ask);
     loop {
         let number = tokio::select! {
             result = &mut serve => return match result {
@@ -170,13 +168,11 @@ async fn run(options: &GatewayOptions) -> i32 {
             _ = interrupt.recv() => 2,
             _ = terminate.recv() => 15,
         };
-        match ask.take() {
-            Some(ask) => {
-                tracing::info!("shutting down; a second signal exits at once");
-                let _ = ask.send(());
-            }
-            None => return 128 + number,
+        if asked.is_cancelled() {
+            return 128 + number;
         }
+        tracing::info!("shutting down; a second signal exits at once");
+        asked.cancel();
     }
 }
 

@@ -1,26 +1,24 @@
 //! The gateway's life: binds, connects the workers, serves, drains. Owns the order of these; each part's
 //! behavior is its own.
 
+mod parts;
+
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use inflight_base::net::Listener;
-use inflight_batches::{Bounds, Share, StoreError};
+use inflight_batches::StoreError;
 use inflight_kserve::client::Network;
 use inflight_tls::{ClientTls, HandshakeError, ServerTls, TlsError};
-use inflight_traces::{Flush, TraceError, TraceOptions, Tracer};
-use inflight_upstream::chat_templates::ChatTemplates;
-use inflight_upstream::connect::Connector;
-use inflight_upstream::context::{Context, Limits};
-use inflight_upstream::discovery::Discovery;
-use inflight_upstream::model::for_model::ForModel;
+use inflight_traces::TraceError;
 use inflight_upstream::triton::tokenizers::{TokenizerError, Tokenizers};
-use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
 
+use self::parts::{chat_templates, connect_workers, open_batches, start_tracer};
 use crate::batch_runner::Runner;
-use crate::batches::{Batches, Place};
 use crate::grpc::{self, GrpcLimits};
 use crate::metrics::Metrics;
 use crate::options::GatewayOptions;
@@ -222,8 +220,7 @@ async fn serve_ports<L: Listener>(
         write_stall: Duration::from_secs(options.slow_client_s),
     };
     let grace = Duration::from_secs(options.shutdown_grace_s);
-    let (stop_grpc, stopped) = tokio::sync::oneshot::channel::<()>();
-    let (hurry_grpc, hurried) = tokio::sync::oneshot::channel::<()>();
+    let steps = Steps::default();
     let grpc = grpc.map(|(listener, address)| {
         let scheme = if tls.is_some() { "grpcs" } else { "grpc" };
         tracing::info!("listening on {scheme}://{address}");
@@ -232,42 +229,35 @@ async fn serve_ports<L: Listener>(
             max_connections: options.max_connections,
             grace,
         };
-        let stopped = async {
-            // A dropped sender stops the server as well.
-            let _ = stopped.await;
-        };
-        let hurried = async {
-            let _ = hurried.await;
-        };
         let port = Port {
             listener,
             tls: tls.clone(),
         };
+        let (stop, shut_down) = (steps.stop.clone(), steps.shut_down.clone());
         tokio::spawn(grpc::serve(
             port,
             Arc::clone(&state),
             limits,
-            stopped,
-            hurried,
+            stop.cancelled_owned(),
+            shut_down.cancelled_owned(),
         ))
     });
-    let stop_grpc = parking_lot::Mutex::new(Some(stop_grpc));
-    let (stop_batches, stopping) = tokio::sync::watch::channel(Stop::No);
-    let mut batches = batches.map(|batches| run_batches(&state, batches, &stopping));
-    let ending_since = parking_lot::Mutex::new(None);
+    let mut batches = batches.map(|batches| {
+        let runner = Runner::new(Arc::clone(&state), batches);
+        let (stop, abandon) = (steps.stop.clone(), steps.abandon.clone());
+        let mut task = JoinSet::new();
+        task.spawn(runner.run(stop.cancelled_owned(), abandon.cancelled_owned()));
+        task
+    });
     let handed_over = async {
         handed_over.await;
-        stop_batches.send_replace(Stop::Calmly);
         // Health stays as it is: the successor answers for the same address.
-        drop(stop_grpc.lock().take());
+        steps.stop.cancel();
     };
     let shutdown = async {
         shutdown.await;
         state.start_draining();
-        *ending_since.lock() = Some(Instant::now());
-        stop_batches.send_replace(Stop::Calmly);
-        drop(stop_grpc.lock().take());
-        let _ = hurry_grpc.send(());
+        steps.shut_down();
     };
     let interrupt = || {
         state.start_ending();
@@ -289,23 +279,17 @@ async fn serve_ports<L: Listener>(
         interrupt,
     )
     .await;
+    let left = grace.saturating_sub(steps.since_shut_down());
+    // After a hand-over as well: what is open now has the grace.
+    steps.shut_down();
     if let Some(grpc) = grpc {
-        // It has stopped accepting; what is open there has the same grace.
         let _ = grpc.await;
     }
     if let Some(batches) = &mut batches {
-        // Lines that run have what is left of the grace; those that are broken off are run again by another gateway.
-        stop_batches.send_replace(Stop::Calmly);
-        let used = ending_since
-            .lock()
-            .map_or(Duration::ZERO, |since| since.elapsed());
-        let left = grace.saturating_sub(used);
-        if tokio::time::timeout(left, batches.join_next())
-            .await
-            .is_err()
-        {
-            stop_batches.send_replace(Stop::Now);
-            let _ = tokio::time::timeout(FLUSH_TIMEOUT, batches.join_next()).await;
+        // Lines that are broken off are run again by another gateway.
+        if timeout(left, batches.join_next()).await.is_err() {
+            steps.abandon.cancel();
+            let _ = timeout(FLUSH_TIMEOUT, batches.join_next()).await;
         }
     }
     drop(workers);
@@ -317,77 +301,28 @@ async fn serve_ports<L: Listener>(
     Ok(())
 }
 
-/// How the runner of batches is asked to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stop {
-    No,
-    /// With the lines that run.
-    Calmly,
-    Now,
+/// The steps to the end of a gateway, in their order. Ports and batches wait for them.
+#[derive(Debug, Default)]
+struct Steps {
+    /// Nothing new begins.
+    stop: CancellationToken,
+    /// What is open has the grace period.
+    shut_down: CancellationToken,
+    since: OnceLock<Instant>,
+    /// Lines of batches are broken off.
+    abandon: CancellationToken,
 }
 
-/// The store of files and batches, if there is to be one.
-async fn open_batches(options: &GatewayOptions) -> Result<Option<Arc<Batches>>, StoreError> {
-    let place = match (&options.data_dir, &options.data_url) {
-        (Some(directory), _) => Place::Directory(directory.clone()),
-        (None, Some(url)) => Place::Database(url.clone()),
-        (None, None) => return Ok(None),
-    };
-    let signed = |number: u64| i64::try_from(number).unwrap_or(i64::MAX);
-    let has_keys = options.api_key.is_some() || options.api_key_file.is_some();
-    let bytes = signed(options.stored_files_bytes);
-    let bounds = Bounds {
-        bytes,
-        // Nobody fills it alone.
-        owner_bytes: if has_keys { bytes / 2 } else { bytes },
-        file_bytes: signed(options.max_file_bytes),
-        line_bytes: options.max_body_bytes,
-        age: signed(options.stored_files_s),
-    };
-    let share = Share {
-        lines: options.batch_lines,
-    };
-    Batches::open(place, bounds, share).await.map(Some)
-}
+impl Steps {
+    fn shut_down(&self) {
+        self.since.get_or_init(Instant::now);
+        self.stop.cancel();
+        self.shut_down.cancel();
+    }
 
-/// Starts what runs batches.
-fn run_batches(
-    state: &Arc<AppState>,
-    batches: Arc<Batches>,
-    stopping: &watch::Receiver<Stop>,
-) -> tokio::task::JoinSet<()> {
-    let runner = Runner::new(Arc::clone(state), batches);
-    let wait_for = |stop: Stop| {
-        let mut stopping = stopping.clone();
-        async move {
-            // A dropped sender stops it as well.
-            let _ = stopping.wait_for(|now| *now >= stop).await;
-        }
-    };
-    let mut task = tokio::task::JoinSet::new();
-    task.spawn(runner.run(wait_for(Stop::Calmly), wait_for(Stop::Now)));
-    task
-}
-
-/// What exports traces, if they are wanted.
-fn start_tracer(
-    options: &GatewayOptions,
-    metrics: &Metrics,
-) -> Result<Option<(Tracer, Flush)>, ServeError> {
-    let endpoint = options.otlp_endpoint.as_ref();
-    let Some(endpoint) = endpoint.filter(|endpoint| !endpoint.is_empty()) else {
-        return Ok(None);
-    };
-    let dropped = metrics.dropped_spans.clone();
-    let options = TraceOptions {
-        endpoint: endpoint.clone(),
-        ratio: options.trace_sampling_ratio,
-        service: "inflight-gateway",
-    };
-    let on_dropped = move |count| {
-        dropped.inc_by(count);
-    };
-    Ok(Some(Tracer::start(&options, on_dropped)?))
+    fn since_shut_down(&self) -> Duration {
+        self.since.get().map_or(Duration::ZERO, Instant::elapsed)
+    }
 }
 
 /// Resolves when there is something to serve with.
@@ -404,51 +339,4 @@ async fn workers_ready(state: &AppState) {
         drop(workers);
         tokio::time::sleep(LOOK_EVERY).await;
     }
-}
-
-/// Starts one task that keeps all servers connected; it runs until the set is dropped.
-fn connect_workers(
-    state: &AppState,
-    options: &GatewayOptions,
-    tokenizers: Tokenizers,
-    tls: ClientTls,
-    network: Option<Network>,
-) -> tokio::task::JoinSet<()> {
-    let context = Context {
-        table: Arc::clone(&state.table),
-        metrics: Arc::clone(&state.metrics.upstream),
-        limits: Limits {
-            max_message_bytes: options.grpc_max_message_bytes,
-            send_queue: options.max_concurrent_requests,
-            worker_silence: Duration::from_secs_f64(options.worker_silence_s),
-            slow_client: Duration::from_secs(options.slow_client_s),
-        },
-        templates: chat_templates(options),
-        tls,
-        network,
-    };
-    let connector = Arc::new(Connector::new(context, tokenizers));
-    let mut tasks = tokio::task::JoinSet::new();
-    let discovery = Discovery::new(
-        &options.workers,
-        &options.worker_files,
-        &options.worker_names,
-    );
-    tasks.spawn(discovery.follow(Arc::clone(&state.table), connector));
-    tasks
-}
-
-/// The templates of `--chat-template` and `--history-template`, by model.
-fn chat_templates(options: &GatewayOptions) -> ChatTemplates {
-    let given = options.chat_templates.iter().map(|one| ForModel {
-        model: one.model.clone(),
-        value: one.value.0.clone(),
-    });
-    let history = options.history_template.iter();
-    let history = history.chain(&options.history_template_file);
-    let history = history.map(|one| ForModel {
-        model: None,
-        value: one.0.clone(),
-    });
-    ChatTemplates::new(given.chain(history).collect())
 }

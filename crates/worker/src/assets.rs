@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use inflight_base::content_hash;
+use inflight_base::wall_clock::unix_seconds;
 use inflight_kserve::assets::model_assets_server::ModelAssets;
 use inflight_kserve::assets::{
     AdapterList, AssetChunk, DescribeRequest, FetchRequest, ModelDescription, WatchAdaptersRequest,
@@ -50,16 +50,13 @@ fn hash(files: &BTreeMap<String, Bytes>) -> String {
 }
 
 fn describe(model: &Hosted) -> ModelDescription {
-    let created = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
     let info = &model.info;
     let own = std::iter::once(capability::CACHE_STATE.to_owned());
     ModelDescription {
         served_model_name: model.served_name.clone(),
         core_model_name: model.names.core().to_string(),
         content_hash: hash(&model.assets),
-        created_unix_seconds: i64::try_from(created.as_secs()).unwrap_or(i64::MAX),
+        created_unix_seconds: unix_seconds(),
         executor: info.executor.clone(),
         max_seq_len: info.max_seq_len,
         max_input_len: info.max_input_len,

@@ -18,8 +18,9 @@ use inflight_kserve::inference::{ModelInferRequest, ModelStreamInferResponse};
 use inflight_rest::{Call, Coding, RestError, Route, Upstream};
 use inflight_tls::ServerTls;
 use tokio::net::TcpListener;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 use tonic::codegen::http::{self, HeaderValue, Request, Response, StatusCode, header};
 use tonic::transport::server::{Connected, TcpConnectInfo};
 use tonic::{Extensions, Status};
@@ -49,13 +50,13 @@ pub(crate) struct HttpLimits {
     pub(crate) max_body_bytes: usize,
 }
 
-/// Serves until `stop` says so; connections then finish their requests.
+/// Serves until `stop` is cancelled; connections then finish their requests.
 pub(crate) async fn serve(
     listener: TcpListener,
     tls: Option<ServerTls>,
     service: Service,
     limits: HttpLimits,
-    stop: watch::Receiver<bool>,
+    stop: CancellationToken,
 ) {
     let units = limits.max_body_bytes.div_ceil(UNIT).max(1) * LARGEST_BODIES;
     let shared = Arc::new(Shared {
@@ -77,11 +78,10 @@ pub(crate) async fn serve(
     let builder = Arc::new(builder);
     let mut connections = JoinSet::new();
     let mut accepted = pin!(accept(listener, limits.max_connections, tls));
-    let mut stopping = stop.clone();
     loop {
         let connection = tokio::select! {
             biased;
-            _ = stopping.wait_for(|stop| *stop) => break,
+            () = stop.cancelled() => break,
             Some(_) = connections.join_next(), if !connections.is_empty() => continue,
             accepted = accepted.next() => match accepted {
                 Some(Ok(connection)) => connection,
@@ -89,7 +89,7 @@ pub(crate) async fn serve(
             },
         };
         let peer = connection.connect_info().remote_addr();
-        let (shared, builder, mut stop) = (Arc::clone(&shared), Arc::clone(&builder), stop.clone());
+        let (shared, builder, stop) = (Arc::clone(&shared), Arc::clone(&builder), stop.clone());
         connections.spawn(async move {
             let answer = |request: Request<hyper::body::Incoming>| {
                 let shared = Arc::clone(&shared);
@@ -101,7 +101,7 @@ pub(crate) async fn serve(
             tokio::select! {
                 biased;
                 _ = connection.as_mut() => return,
-                _ = stop.wait_for(|stop| *stop) => connection.as_mut().graceful_shutdown(),
+                () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
             }
             let _ = connection.await;
         });

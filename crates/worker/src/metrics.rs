@@ -18,8 +18,9 @@ mod triton;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
+use inflight_base::wall_clock::since_epoch;
 use inflight_kserve::inference::{
     InferBatchStatistics, InferStatistics, ModelStatistics, StatisticDuration,
 };
@@ -301,10 +302,8 @@ impl Counters {
                 self.token_time.observe(generating / intervals);
             }
         }
-        let since_epoch = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        self.last_inference_ms = u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX);
+        let now = since_epoch().as_millis();
+        self.last_inference_ms = u64::try_from(now).unwrap_or(u64::MAX);
     }
 
     fn failures(&self) -> u64 {

@@ -1,7 +1,8 @@
 //! How often a text model was asked, for ModelStatistics. The core model's counters are `metrics`'.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use inflight_base::wall_clock::since_epoch;
 use inflight_kserve::inference::{
     InferBatchStatistics, InferStatistics, ModelStatistics, StatisticDuration,
 };
@@ -40,10 +41,8 @@ impl ModelCounters {
             Ended::Succeeded => {
                 counters.succeeded += 1;
                 counters.success += took;
-                let now = SystemTime::now()
-                    .duration_since(UNIX_EPOCH)
-                    .unwrap_or_default();
-                counters.last_inference_ms = u64::try_from(now.as_millis()).unwrap_or(u64::MAX);
+                let now = since_epoch().as_millis();
+                counters.last_inference_ms = u64::try_from(now).unwrap_or(u64::MAX);
             }
         }
     }

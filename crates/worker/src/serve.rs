@@ -1,5 +1,8 @@
 //! From start to shutdown: bind, start the engine's threads, prove readiness, serve, drain.
 
+mod ports;
+mod services;
+
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,19 +11,13 @@ use std::time::Duration;
 use futures_util::future::{join_all, ready, select_all};
 use inflight_base::accept::accept;
 use inflight_base::net::Listener;
-use inflight_kserve::FILE_DESCRIPTORS;
-use inflight_kserve::assets::model_assets_server::ModelAssetsServer;
-use inflight_kserve::cache_state::cache_state_server::CacheStateServer;
-use inflight_kserve::client::{TransportOptions, server};
-use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceServiceServer;
 use inflight_tls::ServerTls;
 use inflight_traces::{Flush, Tracer};
-use tokio::net::TcpListener;
-use tokio::sync::{Notify, oneshot, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
-use tonic::transport::server::Router;
+use tokio_util::sync::CancellationToken;
 
+use self::ports::{Addresses, Ports};
 use crate::adapters::Adapters;
 use crate::assets::Assets;
 use crate::engine::{Driving, Engine, Threads};
@@ -29,21 +26,16 @@ use crate::hosted::{
     FurtherModel, Hosted, check_names, drain, end_executor, prove, watch_progress,
 };
 use crate::http::{self, HttpLimits};
-use crate::loading::{Listeners, Loading};
+use crate::loading::Loading;
 use crate::metrics::{self, Metrics};
 use crate::options::{BoundAddresses, WorkerError, WorkerExit, WorkerOptions};
-use crate::service::{
-    ArrivalBudget, Budgeted, CacheStateService, Common, DraftWorker, Models, Service, report_health,
-};
+use crate::service::{Common, DraftWorker, Models, Service, report_health};
 use crate::trace::Tracing;
 
 /// How long clients have to read the last messages before connections are dropped.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// How often the runtime looks at the executor where no thread waits for it.
 const TURN: Duration = Duration::from_millis(1);
-/// Bytes of requests that one stream may send ahead of being read; a connection may send twice that. Much less
-/// than a gateway allows for step messages, because what is unread counts in no budget.
-const RECEIVE_WINDOW: u32 = 1 << 20;
 
 /// Serves `executor` until `shutdown` resolves or the executor fails.
 ///
@@ -149,6 +141,7 @@ async fn serve_hosted<L: Listener>(
             return Err(error);
         }
     };
+    let addresses = started.ports.addresses();
     let Started {
         ports: Ports {
             grpc,
@@ -180,74 +173,28 @@ async fn serve_hosted<L: Listener>(
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let reporting = tokio::spawn(report_health(service.models(), reporter));
     let assets = Assets::new(&models, adapters);
-    let budget = ArrivalBudget::new(options.max_message_bytes);
-    let (stop_grpc, stopped) = oneshot::channel::<()>();
-    let (grpc, grpc_address) = grpc;
-    let router = server(&TransportOptions {
-        max_message_bytes: options.max_message_bytes,
-        stream_window_bytes: RECEIVE_WINDOW,
-        connection_window_bytes: 2 * RECEIVE_WINDOW,
-        ..TransportOptions::default()
-    })
-    .max_concurrent_streams(options.max_concurrent_streams)
-    .add_service(Budgeted::new(
-        GrpcInferenceServiceServer::new(service.clone())
-            .max_decoding_message_size(options.max_message_bytes)
-            .max_encoding_message_size(options.max_message_bytes),
-        budget.clone(),
-    ))
-    .add_service(Budgeted::new(
-        ModelAssetsServer::new(assets),
-        budget.clone(),
-    ))
-    .add_service(Budgeted::new(
-        CacheStateServer::new(CacheStateService::new(service.models())),
-        budget.clone(),
-    ))
-    .add_service(Budgeted::new(health_service, budget.clone()));
-    let router = with_reflection(router, budget);
+    let router = services::router(&service, assets, health_service, options);
+    let stop = CancellationToken::new();
+    let (grpc, _) = grpc;
     let mut serving: JoinHandle<Result<(), tonic::transport::Error>> =
         tokio::spawn(router.serve_with_incoming_shutdown(
             accept(grpc, options.max_grpc_connections, tls.clone()),
-            async {
-                // A dropped sender stops the server as well.
-                let _ = stopped.await;
-            },
+            stop.clone().cancelled_owned(),
         ));
     let is_tls = tls.is_some();
-    let stop_metrics = Arc::new(Notify::new());
-    let addresses = Addresses {
-        grpc: grpc_address,
-        metrics: metrics.as_ref().map(|(_, address)| *address),
-        http: http.as_ref().map(|(_, address)| *address),
-    };
-    let metrics_server = metrics.map(|(listener, _)| {
-        let stop = Arc::clone(&stop_metrics);
-        tokio::spawn(metrics::serve(listener, engines.clone(), stop))
-    });
-    let (stop_http, http_stopped) = watch::channel(false);
+    let metrics_server =
+        metrics.map(|(listener, _)| tokio::spawn(metrics::serve(listener, engines.clone())));
     let http_server = http.map(|(listener, _)| {
         let limits = HttpLimits {
             max_connections: options.max_grpc_connections,
             max_body_bytes: options.max_message_bytes,
         };
-        let service = service.clone();
-        tokio::spawn(http::serve(listener, tls, service, limits, http_stopped))
+        let (service, stop) = (service.clone(), stop.clone());
+        tokio::spawn(http::serve(listener, tls, service, limits, stop))
     });
     on_bound(&addresses, is_tls);
 
-    let mut tasks = JoinSet::new();
-    for engine in &engines {
-        let own = || Arc::clone(engine);
-        let (waking, expiring) = (own(), own());
-        tasks.spawn(async move { waking.run_wakes().await });
-        tasks.spawn(async move { expiring.run_expiry().await });
-        tasks.spawn(watch_progress(own(), options.progress_timeout));
-        if driving == Driving::Runtime {
-            let driven = own();
-            tasks.spawn(async move { driven.run_on_runtime(TURN).await });
-        }
-    }
+    let mut tasks = run_engines(&engines, driving, options.progress_timeout);
     let mut canaries = JoinSet::new();
     for engine in &engines {
         canaries.spawn(prove(Arc::clone(engine), options.canary_timeout));
@@ -274,8 +221,7 @@ async fn serve_hosted<L: Listener>(
         )
         .await;
         service.finish_streams();
-        let _ = stop_grpc.send(());
-        stop_http.send_replace(true);
+        stop.cancel();
         if timeout(FLUSH_TIMEOUT, &mut serving).await.is_err() {
             serving.abort();
         }
@@ -287,7 +233,6 @@ async fn serve_hosted<L: Listener>(
         server.abort();
     }
     tasks.abort_all();
-    stop_metrics.notify_one();
     if let Some(server) = metrics_server {
         server.abort();
     }
@@ -309,6 +254,27 @@ async fn serve_hosted<L: Listener>(
         Some(Ok(Err(error))) => Err(WorkerError::Server(error)),
         _ => Ok(WorkerExit::Shutdown),
     }
+}
+
+/// Starts what runs next to the engines until it is aborted.
+fn run_engines(
+    engines: &[Arc<Engine>],
+    driving: Driving,
+    progress_timeout: Duration,
+) -> JoinSet<()> {
+    let mut tasks = JoinSet::new();
+    for engine in engines {
+        let own = || Arc::clone(engine);
+        let (waking, expiring) = (own(), own());
+        tasks.spawn(async move { waking.run_wakes().await });
+        tasks.spawn(async move { expiring.run_expiry().await });
+        tasks.spawn(watch_progress(own(), progress_timeout));
+        if driving == Driving::Runtime {
+            let driven = own();
+            tasks.spawn(async move { driven.run_on_runtime(TURN).await });
+        }
+    }
+    tasks
 }
 
 /// Why the worker ends, where an executor has failed; of several models, which one.
@@ -334,51 +300,6 @@ struct Started<L> {
     traces: Option<(Tracer, Flush)>,
     /// Of the first model.
     adapters: Option<Arc<Adapters>>,
-}
-
-/// Where the worker listens. Metrics and HTTP are always on the machine's network.
-struct Ports<L> {
-    grpc: (L, SocketAddr),
-    metrics: Option<(TcpListener, SocketAddr)>,
-    http: Option<(TcpListener, SocketAddr)>,
-}
-
-/// Of the ports that there are.
-struct Addresses {
-    grpc: SocketAddr,
-    metrics: Option<SocketAddr>,
-    http: Option<SocketAddr>,
-}
-
-impl Ports<TcpListener> {
-    /// Binds them, unless the worker that was `loading` has done so.
-    async fn of_machine(
-        options: &WorkerOptions,
-        loading: Option<Loading>,
-    ) -> Result<Self, WorkerError> {
-        let Listeners {
-            grpc,
-            metrics,
-            http,
-        } = match loading.and_then(Loading::finish) {
-            Some(listeners) => listeners,
-            None => Listeners::bind(options).await?,
-        };
-        let on_runtime = |purpose, (listener, address): (std::net::TcpListener, SocketAddr)| {
-            let listener = TcpListener::from_std(listener);
-            let listener = listener.map_err(|source| WorkerError::Bind {
-                address: address.to_string(),
-                purpose,
-                source,
-            })?;
-            Ok((listener, address))
-        };
-        Ok(Self {
-            grpc: on_runtime("gRPC", grpc)?,
-            metrics: Some(on_runtime("metrics", metrics)?),
-            http: http.map(|http| on_runtime("HTTP", http)).transpose()?,
-        })
-    }
 }
 
 async fn start<L>(
@@ -441,26 +362,4 @@ async fn start<L>(
         traces,
         adapters,
     })
-}
-
-/// Describes all services to tools such as grpcurl, in both versions of the reflection protocol.
-fn with_reflection(router: Router, budget: ArrivalBudget) -> Router {
-    let builder = || {
-        FILE_DESCRIPTORS
-            .into_iter()
-            .chain([tonic_health::pb::FILE_DESCRIPTOR_SET])
-            .fold(
-                tonic_reflection::server::Builder::configure(),
-                |builder, files| builder.register_encoded_file_descriptor_set(files),
-            )
-    };
-    match (builder().build_v1(), builder().build_v1alpha()) {
-        (Ok(newer), Ok(older)) => router
-            .add_service(Budgeted::new(newer, budget.clone()))
-            .add_service(Budgeted::new(older, budget)),
-        (Err(error), _) | (_, Err(error)) => {
-            tracing::warn!(%error, "the reflection service is not available");
-            router
-        }
-    }
 }

@@ -2,12 +2,12 @@
 //! that a client names; generation is chat's, and what is kept for how long is `response_store`'s.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::Uri;
+use inflight_base::wall_clock::since_epoch;
 use inflight_openai::chat::ChatRequest;
 use inflight_openai::responses::{
     self, AnswerWriter, Head, InputItem, Item, ResponseId, ResponseRequest, in_own_words,
@@ -206,9 +206,7 @@ fn prepare(state: &AppState, owner: Owner, named: Named) -> Result<(Prepared, As
     }
     let head = Head {
         id,
-        created_at: SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |now| now.as_secs()),
+        created_at: since_epoch().as_secs(),
         model: prepared.generation.model.clone(),
         input_items: input.len(),
         seals_reasoning,

@@ -1,9 +1,8 @@
 //! The answer to a request of `/v1/responses`, as an event stream or in one piece. Owns when what is written and
 //! that a finished response is kept; the bytes are inflight-openai's.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use bytes::{Bytes, BytesMut};
+use inflight_base::wall_clock::since_epoch;
 use inflight_openai::responses::{AnswerWriter, Outcome};
 use inflight_openai::{ApiError, FinishReason};
 use inflight_parsers::Delta;
@@ -96,11 +95,10 @@ fn finish(
     keeping: Option<Keeping>,
 ) -> Bytes {
     let reason = request.choices.first().and_then(|choice| choice.finish);
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let outcome = Outcome {
         reason: reason.unwrap_or(FinishReason::Stop),
         usage: request.usage(),
-        now: now.map_or(0, |now| now.as_secs()),
+        now: since_epoch().as_secs(),
     };
     let json = writer.finish(buffer, outcome);
     if let Some(keeping) = keeping {

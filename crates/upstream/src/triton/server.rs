@@ -3,8 +3,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
+use inflight_base::wall_clock::unix_seconds;
 use inflight_kserve::assets::ModelDescription;
 use inflight_kserve::client;
 use inflight_kserve::inference::model_config::SchedulingChoice;
@@ -422,14 +423,12 @@ fn serve(model: TritonModel, tokenizers: &Tokenizers) -> Result<Found, String> {
                 .to_owned(),
         );
     }
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.map_or(0, |now| now.as_secs());
     let description = ModelDescription {
         served_model_name: model.name.clone(),
         core_model_name: model.name.clone(),
         // Servers of one model name that are spoken to alike may take each other's requests.
         content_hash: format!("{model:?}"),
-        created_unix_seconds: i64::try_from(now).unwrap_or(i64::MAX),
+        created_unix_seconds: unix_seconds(),
         executor: "triton".to_owned(),
         max_seq_len: tokenizers.context(&model.name).unwrap_or(0),
         vocab_size: files.and_then(|files| files.vocabulary).unwrap_or(0),

@@ -13,7 +13,6 @@ use axum::routing::get;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
-use tokio::sync::Notify;
 use tokio::task::spawn_blocking;
 
 use super::gpu::Gpus;
@@ -44,8 +43,8 @@ struct Sources {
     machine: Arc<Mutex<Option<Machine>>>,
 }
 
-/// Serves until `stop` is notified. Connections that are open then are dropped: a scraper comes again.
-pub(crate) async fn serve(listener: TcpListener, engines: Vec<Arc<Engine>>, stop: Arc<Notify>) {
+/// Serves until it is aborted: a scraper comes again.
+pub(crate) async fn serve(listener: TcpListener, engines: Vec<Arc<Engine>>) {
     let begun = Instant::now();
     let engines: Arc<[Arc<Engine>]> = engines.into();
     let of_health = Arc::clone(&engines);
@@ -72,13 +71,8 @@ pub(crate) async fn serve(listener: TcpListener, engines: Vec<Arc<Engine>>, stop
         .route("/health/ready", get(ready))
         .layer(from_fn_with_state(names, check_host))
         .with_state(Sources { engines, machine });
-    tokio::select! {
-        served = async { axum::serve(listener, router).await } => {
-            if let Err(error) = served {
-                tracing::error!("the metrics port ended: {error}");
-            }
-        }
-        () = stop.notified() => {}
+    if let Err(error) = axum::serve(listener, router).await {
+        tracing::error!("the metrics port ended: {error}");
     }
 }
 
