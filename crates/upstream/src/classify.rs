@@ -1,4 +1,4 @@
-//! What Triton's error texts mean. Pure.
+//! What error texts of servers mean: Triton's and the executors'. Pure.
 
 use tonic::Code;
 
@@ -34,9 +34,47 @@ pub fn classify(text: &str) -> (Code, &str) {
     (*code, line.unwrap_or(text).trim())
 }
 
+/// What of a request a server refused, where its words say so and its code does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// It has no weights for the id of the LoRA adapter.
+    Adapter,
+    /// The guide cannot be followed.
+    Guide,
+}
+
+impl Refused {
+    /// The words of TensorRT-LLM, which every executor uses.
+    pub fn by(text: &str) -> Option<Self> {
+        const WORDS: [(&str, Refused); 2] = [
+            ("LoRA task ", Refused::Adapter),
+            ("guided_decoding_guide", Refused::Guide),
+        ];
+        let found = WORDS.iter().find(|(words, _)| text.contains(words));
+        found.map(|(_, refused)| *refused)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_refused_is_known_by_its_words() {
+        for (words, refused) in [
+            (
+                "LoRA task 7 not found in cache. Please send LoRA weights with request",
+                Some(Refused::Adapter),
+            ),
+            (
+                "`guided_decoding_guide` is not a valid `regex`: unclosed group",
+                Some(Refused::Guide),
+            ),
+            ("Prompt length (9) exceeds maximum input length (8)", None),
+        ] {
+            assert_eq!(Refused::by(words), refused, "{words}");
+        }
+    }
 
     #[test]
     fn errors_are_classified_by_their_words() {

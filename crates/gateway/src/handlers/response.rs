@@ -2,13 +2,14 @@
 //! `stream`'s.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::body::Body;
 use axum::response::Response;
 use http::{HeaderName, HeaderValue, header};
+use inflight_base::wall_clock::since_epoch;
 use inflight_openai::chunk::{ChunkTemplate, StreamInfo};
 use inflight_openai::{ApiError, IgnoredFields};
+use inflight_upstream::classify::Refused;
 use inflight_upstream::survival::Report;
 
 use super::generate::Arrival;
@@ -141,17 +142,17 @@ fn details(prepared: &Prepared) -> AnswerDetails {
 /// A worker's refusal in terms of the field that it is about.
 fn named(mut error: ApiError, prepared: &Prepared) -> ApiError {
     let Located { entry, adapter, .. } = &prepared.model;
-    // The words of every executor for an id that it has no weights for.
-    if adapter.is_some() && error.status() == 400 && error.message.contains("LoRA task ") {
-        let known = models::names(std::iter::once(entry));
-        return ApiError::model_not_found(&prepared.generation.model, &known);
-    }
-    let extensions = prepared.generation.extensions.as_ref();
-    if let Some(guide) = extensions.and_then(|extensions| extensions.guide.as_ref())
-        && error.param.is_none()
-        && error.message.contains("guided_decoding_guide")
-    {
-        error.param = Some(guide.param.to_owned());
+    match Refused::by(&error.message) {
+        Some(Refused::Adapter) if adapter.is_some() && error.status() == 400 => {
+            let known = models::names(std::iter::once(entry));
+            return ApiError::model_not_found(&prepared.generation.model, &known);
+        }
+        Some(Refused::Guide) if error.param.is_none() => {
+            let extensions = prepared.generation.extensions.as_ref();
+            let guide = extensions.and_then(|extensions| extensions.guide.as_ref());
+            error.param = guide.map(|guide| guide.param.to_owned());
+        }
+        _ => {}
     }
     error
 }
@@ -235,8 +236,6 @@ fn identity(shape: Shape) -> (String, u64) {
         Shape::Chat => "chatcmpl",
         Shape::Completion => "cmpl",
     };
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |now| now.as_secs());
+    let now = since_epoch().as_secs();
     (format!("{prefix}-{:032x}", rand::random::<u128>()), now)
 }
