@@ -91,7 +91,7 @@ pub struct FrameExtras<'a> {
 ///
 /// let info = StreamInfo { id: "chatcmpl-1", created: 7, model: "m", include_usage: false };
 /// let mut out = BytesMut::new();
-/// ChunkTemplate::chat(&info, 0).write_content(&mut out, "Hi", None);
+/// ChunkTemplate::chat(&info, 0).write_content(&mut out, "Hi");
 /// assert!(out.starts_with(b"data: {\"id\":\"chatcmpl-1\""));
 /// assert!(out.ends_with(b"\n\n"));
 /// ```
@@ -198,32 +198,16 @@ impl ChunkTemplate {
         out.put_slice(&self.after_text);
     }
 
-    /// A frame of text, which may be empty where there are log probabilities to report.
-    pub fn write_content(
-        &self,
-        out: &mut BytesMut,
-        text: &str,
-        logprobs: Option<FrameLogprobs<'_>>,
-    ) {
+    /// A frame of text and nothing more, as most are.
+    pub fn write_content(&self, out: &mut BytesMut, text: &str) {
         out.reserve(self.before_text.len() + text.len() + 8 + self.after_text.len());
         out.put_slice(&self.before_text);
         write_escaped(out, text);
-        match logprobs {
-            None => out.put_slice(&self.after_text),
-            Some(logprobs) => {
-                out.put_slice(self.close_text());
-                match logprobs {
-                    FrameLogprobs::Chat(logprobs) => write_json(out, logprobs),
-                    FrameLogprobs::Completion(logprobs) => write_json(out, logprobs),
-                }
-                out.put_slice(b",\"finish_reason\":null}");
-                out.put_slice(&self.tail);
-            }
-        }
+        out.put_slice(&self.after_text);
     }
 
-    /// A frame of text, which may be empty, with extras.
-    pub fn write_content_with(
+    /// A frame of text, which may be empty where there is something else to report.
+    fn write_content_with(
         &self,
         out: &mut BytesMut,
         text: &str,

@@ -2,8 +2,7 @@
 //! stop strings, the finish reason and the count of tokens; knows nothing of bodies.
 //!
 //! A body reads what has come since the last [`Choice::clear_ready`]: [`Choice::events`] are the same for every
-//! choice, one for each token that brought something. The bodies of plain text go through [`Choice::pieces`] and
-//! [`Choice::ready`] instead, which a choice with an [`Answer`] leaves empty.
+//! choice, one for each token that brought something, whether it is plain text or an [`Answer`].
 //!
 //! A token counts if it was generated for the choice: the token that completed a stop string counts, what came
 //! after it does not. The token that ended the sequence, be it the end token or one of `stop_token_ids`, has no
@@ -133,7 +132,7 @@ impl Choice {
         self
     }
 
-    /// What has come since the last clear. Only for choices without log probabilities of an echoed prompt.
+    /// What has come since the last clear.
     pub(crate) fn events(&self) -> impl Iterator<Item = Event<'_>> {
         let answered = self.answer.iter().flat_map(|answer| answer.events());
         let mut start = 0;
@@ -148,11 +147,6 @@ impl Choice {
             }
         });
         answered.chain(plain)
-    }
-
-    /// Whether the events are all there is: `ready` and `pieces` stay empty.
-    pub(crate) fn has_answer(&self) -> bool {
-        self.answer.is_some()
     }
 
     /// Generated tokens that were reasoning.

@@ -8,7 +8,7 @@ use inflight_parsers::Delta;
 
 use super::active_request::ActiveRequest;
 use super::body::EventWriter;
-use super::choice::{Choice, Piece};
+use super::choice::Choice;
 use super::details::{AnswerDetails, PromptCounts, Shape};
 
 /// Writes chunks for all choices of an answer.
@@ -61,7 +61,6 @@ impl ChunkWriter {
 impl EventWriter for ChunkWriter {
     fn write_ready(&mut self, request: &mut ActiveRequest, out: &mut BytesMut) -> bool {
         let counts = request.prompt_counts();
-        let has_extras = self.details.has_extras();
         let choices = request.choices.iter_mut().enumerate();
         for (((index, choice), template), ended) in
             choices.zip(&self.templates).zip(&mut self.ended)
@@ -69,44 +68,14 @@ impl EventWriter for ChunkWriter {
             if *ended {
                 continue;
             }
-            if choice.has_answer() {
-                write_events(choice, template, &self.details, index, counts, out);
-            }
-            let mut from = Piece::default();
-            for piece in choice.pieces.iter().copied() {
-                let text = choice.ready.get(from.text_end..piece.text_end);
-                let text = text.unwrap_or_default();
-                let count = piece.log_probs_end - from.log_probs_end;
-                from = piece;
-                let log_probs = choice.log_probs.as_mut().filter(|_| count > 0);
-                if log_probs.is_none() && !has_extras {
-                    template.write_content(out, text, None);
-                    continue;
-                }
-                let extras = match has_extras {
-                    true => self.details.extras(
-                        self.shape,
-                        index,
-                        piece.tokens_end,
-                        choice.ids.as_mut(),
-                        counts,
-                    ),
-                    false => FrameExtras::default(),
-                };
-                match (log_probs, self.shape) {
-                    (None, _) => template.write_content_with(out, text, None, extras),
-                    (Some(log_probs), Shape::Chat) => {
-                        let values = log_probs.take_chat(count);
-                        let values = Some(FrameLogprobs::Chat(&values));
-                        template.write_content_with(out, text, values, extras);
-                    }
-                    (Some(log_probs), Shape::Completion) => {
-                        let values = log_probs.take_completion(count);
-                        let values = Some(FrameLogprobs::Completion(&values));
-                        template.write_content_with(out, text, values, extras);
-                    }
-                }
-            }
+            write_events(
+                choice,
+                template,
+                (self.shape, index),
+                &self.details,
+                counts,
+                out,
+            );
             choice.clear_ready();
             if let Some(reason) = choice.finish {
                 let stopped = choice.stop_reason();
@@ -136,21 +105,30 @@ impl EventWriter for ChunkWriter {
     }
 }
 
-/// Writes what a choice reports beyond text. Only chat has such choices.
+/// Writes what has come of a choice.
 fn write_events(
     choice: &mut Choice,
     template: &ChunkTemplate,
+    (shape, index): (Shape, usize),
     details: &AnswerDetails,
-    index: usize,
     counts: PromptCounts,
     buffer: &mut BytesMut,
 ) {
+    let has_extras = details.has_extras();
     let mut reported = 0;
     // Taking log probabilities and tokens changes the choice.
     let mut ids = choice.ids.take();
     let mut log_probs = choice.log_probs.take();
     for event in choice.events() {
+        let count = event.log_probs_end.saturating_sub(reported);
+        reported = reported.max(event.log_probs_end);
+        let log_probs = log_probs.as_mut().filter(|_| count > 0);
         let delta = match event.delta {
+            // Most frames of most streams.
+            Delta::Content(text) if log_probs.is_none() && !has_extras => {
+                template.write_content(buffer, text);
+                continue;
+            }
             Delta::Content(text) => FrameDelta::Content(text),
             Delta::Reasoning(text) => FrameDelta::Reasoning(text),
             Delta::CallBegin { index, id, name } => {
@@ -166,16 +144,22 @@ fn write_events(
             Delta::CallArguments { index, json } => FrameDelta::CallArguments { index, json },
             Delta::CallEnd { .. } => continue,
         };
-        let count = event.log_probs_end.saturating_sub(reported);
-        reported = reported.max(event.log_probs_end);
-        let values = log_probs.as_mut().filter(|_| count > 0);
-        let values = values.map(|log_probs| log_probs.take_chat(count));
-        let extras = match details.has_extras() {
-            true => details.extras(Shape::Chat, index, event.tokens_end, ids.as_mut(), counts),
+        let extras = match has_extras {
+            true => details.extras(shape, index, event.tokens_end, ids.as_mut(), counts),
             false => FrameExtras::default(),
         };
-        let values = values.as_ref().map(FrameLogprobs::Chat);
-        template.write_delta(buffer, delta, values, extras);
+        match (log_probs, shape) {
+            (None, _) => template.write_delta(buffer, delta, None, extras),
+            (Some(log_probs), Shape::Chat) => {
+                let values = log_probs.take_chat(count);
+                template.write_delta(buffer, delta, Some(FrameLogprobs::Chat(&values)), extras);
+            }
+            (Some(log_probs), Shape::Completion) => {
+                let values = log_probs.take_completion(count);
+                let values = Some(FrameLogprobs::Completion(&values));
+                template.write_delta(buffer, delta, values, extras);
+            }
+        }
     }
     choice.ids = ids;
     choice.log_probs = log_probs;

@@ -48,13 +48,7 @@ pub(crate) fn chat(
 }
 
 /// What a finished choice says.
-fn message(choice: &mut Choice) -> AssistantMessage {
-    if !choice.has_answer() {
-        return AssistantMessage {
-            content: Some(std::mem::take(&mut choice.ready)),
-            ..AssistantMessage::default()
-        };
-    }
+fn message(choice: &Choice) -> AssistantMessage {
     let mut message = AssistantMessage::default();
     for event in choice.events() {
         match event.delta {

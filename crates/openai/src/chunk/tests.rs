@@ -44,7 +44,7 @@ fn chat_frames_are_openai_s() {
         ))
     );
     assert_eq!(
-        frame(|out| template.write_content(out, "Hé\n\"", None)),
+        frame(|out| template.write_content(out, "Hé\n\"")),
         event(&chat(json!({"index": 2, "delta": {"content": "Hé\n\""},
             "logprobs": null, "finish_reason": null})))
     );
@@ -134,7 +134,7 @@ fn completion_frames_are_openai_s() {
     let template = ChunkTemplate::completion(&INFO, 0);
     assert_eq!(frame(|out| template.write_role(out)), "");
     assert_eq!(
-        frame(|out| template.write_content(out, "Hi", None)),
+        frame(|out| template.write_content(out, "Hi")),
         event(&completion(
             json!({"index": 0, "text": "Hi", "logprobs": null, "finish_reason": null})
         ))
@@ -165,7 +165,12 @@ fn log_probabilities_stand_in_their_frame() {
     };
     let template = ChunkTemplate::chat(&INFO, 0);
     assert_eq!(
-        frame(|out| template.write_content(out, "Hi", Some(FrameLogprobs::Chat(&logprobs)))),
+        frame(|out| template.write_delta(
+            out,
+            FrameDelta::Content("Hi"),
+            Some(FrameLogprobs::Chat(&logprobs)),
+            FrameExtras::default()
+        )),
         event(&chat(json!({"index": 0, "delta": {"content": "Hi"},
             "logprobs": {"content": [{"token": "Hi", "logprob": -0.5, "bytes": [72, 105],
                 "top_logprobs": []}], "refusal": null},
@@ -179,7 +184,12 @@ fn log_probabilities_stand_in_their_frame() {
     };
     let template = ChunkTemplate::completion(&INFO, 0);
     assert_eq!(
-        frame(|out| template.write_content(out, "Hi", Some(FrameLogprobs::Completion(&logprobs)))),
+        frame(|out| template.write_delta(
+            out,
+            FrameDelta::Content("Hi"),
+            Some(FrameLogprobs::Completion(&logprobs)),
+            FrameExtras::default()
+        )),
         event(&completion(json!({"index": 0, "text": "Hi",
             "logprobs": {"tokens": ["Hi"], "token_logprobs": [-0.5], "top_logprobs": null,
                 "text_offset": [0]},
@@ -198,7 +208,7 @@ fn with_usage_asked_for_every_frame_says_null_but_the_last() {
         ChunkTemplate::completion(&info, 0),
     ] {
         let mut out = BytesMut::new();
-        template.write_content(&mut out, "a", None);
+        template.write_content(&mut out, "a");
         template.write_finish(&mut out, FinishReason::Stop, None, FrameExtras::default());
         template.write_usage(&mut out, &Usage::new(3, 2, 1));
         out.put_slice(DONE);
@@ -241,7 +251,7 @@ proptest! {
     #[test]
     fn any_text_makes_one_event_that_reads_back(text in ".{0,60}|[\\x00-\\x20\"\\\\]{0,20}", index in any::<u32>()) {
         let template = ChunkTemplate::chat(&INFO, index);
-        let written = frame(|out| template.write_content(out, &text, None));
+        let written = frame(|out| template.write_content(out, &text));
         let body = written.strip_prefix("data: ").unwrap().strip_suffix("\n\n").unwrap();
         prop_assert!(!body.contains(['\n', '\r']));
         let body: Value = serde_json::from_str(body).unwrap();
@@ -259,7 +269,7 @@ fn extras_stand_where_vllm_has_them() {
         usage: Some(usage),
     };
     let read = |template: &ChunkTemplate, extras| -> Value {
-        let text = frame(|out| template.write_content_with(out, "Hi", None, extras));
+        let text = frame(|out| template.write_delta(out, FrameDelta::Content("Hi"), None, extras));
         serde_json::from_str(text.strip_prefix("data: ").unwrap().trim_end()).unwrap()
     };
     let chat = read(&ChunkTemplate::chat(&INFO, 0), extras);
@@ -271,8 +281,10 @@ fn extras_stand_where_vllm_has_them() {
     assert_eq!(completion["choices"][0]["prompt_token_ids"], json!([1]));
     assert!(completion.get("prompt_token_ids").is_none());
     let template = ChunkTemplate::chat(&INFO, 0);
-    let plain = frame(|out| template.write_content_with(out, "Hi", None, FrameExtras::default()));
-    assert_eq!(plain, frame(|out| template.write_content(out, "Hi", None)));
+    let plain = frame(|out| {
+        template.write_delta(out, FrameDelta::Content("Hi"), None, FrameExtras::default())
+    });
+    assert_eq!(plain, frame(|out| template.write_content(out, "Hi")));
     let role = frame(|out| template.write_role_with(out, FrameExtras::default()));
     assert_eq!(role, frame(|out| template.write_role(out)));
 }
