@@ -145,6 +145,11 @@ pub(crate) fn from_worker(code: Code, text: &str, retry_after_ms: u32) -> ApiErr
     }
 }
 
+/// 503: what is still open when the grace period is over.
+pub(crate) fn shutting_down() -> ApiError {
+    ApiError::unavailable("The gateway is shutting down. Retry the request.")
+}
+
 /// 400: prompt and requested tokens do not fit, with the numbers.
 pub(crate) fn context_length_exceeded(
     field: &'static str,

@@ -44,6 +44,7 @@ mod batches;
 mod cli;
 mod client;
 mod console;
+mod ending;
 mod error;
 mod grpc;
 mod guide;

@@ -260,7 +260,7 @@ async fn serve_ports<L: Listener>(
         steps.shut_down();
     };
     let interrupt = || {
-        state.start_ending();
+        state.ending.begin();
         state.forward.interrupt();
         for slot in state.table.workers().iter() {
             for connection in slot.connections().iter() {

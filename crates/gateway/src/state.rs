@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::access::Access;
 use crate::admission::{Admission, Work};
 use crate::batches::Batches;
+use crate::ending::Ending;
 use crate::guide::Guides;
 use crate::images::{Images, Rules};
 use crate::metrics::Metrics;
@@ -59,7 +60,7 @@ pub(crate) struct AppState {
     /// Set when the gateway stops accepting: it is no longer ready.
     draining: AtomicBool,
     /// Set when what is still open is to end.
-    ending: AtomicBool,
+    pub(crate) ending: Ending,
 }
 
 impl AppState {
@@ -135,7 +136,7 @@ impl AppState {
             access: Access::new(options),
             tracer,
             draining: AtomicBool::new(false),
-            ending: AtomicBool::new(false),
+            ending: Ending::default(),
         })
     }
 
@@ -147,15 +148,5 @@ impl AppState {
     /// Begins the shutdown as far as readiness shows it.
     pub(crate) fn start_draining(&self) {
         self.draining.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether what is still open is to end: nothing continues elsewhere any more.
-    pub(crate) fn is_ending(&self) -> bool {
-        self.ending.load(Ordering::Relaxed)
-    }
-
-    /// Ends the grace of what is still open.
-    pub(crate) fn start_ending(&self) {
-        self.ending.store(true, Ordering::Relaxed);
     }
 }

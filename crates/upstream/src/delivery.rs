@@ -101,12 +101,16 @@ pub trait Deliverable {
     /// What a client reads of a failure.
     type Error: Send;
 
-    /// Sends the request to a server that has not been [`Tried`]. If one takes it, what an earlier one answered is
-    /// forgotten, and its work is stopped.
+    /// Sends the request to a server that has not been [`Tried`], `because` of what was wrong with the one before. If one
+    /// takes it, what an earlier one answered is forgotten, and its work is stopped.
     ///
     /// # Errors
     /// None takes it; then nothing has changed.
-    fn send(&mut self, tried: &mut Tried) -> Result<Sent, Self::Error>;
+    fn send(
+        &mut self,
+        tried: &mut Tried,
+        because: Option<RetryReason>,
+    ) -> Result<Sent, Self::Error>;
 
     /// Waits for the first output; ready if it has come. May be dropped and called again.
     ///
@@ -209,7 +213,7 @@ pub async fn deliver<R: Deliverable>(
 ) -> Result<(), R::Error> {
     tokio::pin!(ended);
     let mut tried = Tried::default();
-    let mut sent = request.send(&mut tried)?;
+    let mut sent = request.send(&mut tried, None)?;
     context.sent(&sent.address, None);
     let mut heeds_silence = true;
     loop {
@@ -231,7 +235,7 @@ pub async fn deliver<R: Deliverable>(
         };
         context.trace.leaving(reason.label());
         let next = match tried.has_room() {
-            true => request.send(&mut tried).ok(),
+            true => request.send(&mut tried, Some(reason)).ok(),
             false => None,
         };
         match (next, error) {

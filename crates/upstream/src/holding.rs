@@ -35,8 +35,8 @@ pub enum Turn<E> {
     Stays,
     /// No server has it yet.
     Waits,
-    /// Another server has it.
-    Moved,
+    /// Another server has it, for this reason.
+    Moved(RetryReason),
     /// It ends.
     Failed(E),
 }
@@ -44,8 +44,8 @@ pub enum Turn<E> {
 /// How a request continues that its server has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// The server that kept it has it again.
-    Back,
+    /// The server that kept it has it again, for what was wrong with the other.
+    Back(RetryReason),
     /// It is to continue at another server.
     Waits,
 }
@@ -143,7 +143,7 @@ impl<M: Mover> Holding<M> {
                     self.former.get_or_insert_with(|| Box::new(before));
                 }
                 request.has_moved(&mut self.work, survival.way());
-                Turn::Moved
+                Turn::Moved(survival.reason().unwrap_or(RetryReason::Unavailable))
             }
         };
         if survival.poll_trial(context) {
@@ -171,7 +171,7 @@ impl<M: Mover> Holding<M> {
             );
             self.work = *former;
             request.has_moved(&mut self.work, survival.way());
-            return Ok(Kept::Back);
+            return Ok(Kept::Back(reason.unwrap_or(RetryReason::Unavailable)));
         }
         let Some(reason) = reason else {
             return Err(error);

@@ -74,7 +74,7 @@ impl Origin for Prompts {
     }
 
     fn is_over(&self) -> bool {
-        self.state.is_ending()
+        self.state.ending.has_begun()
     }
 
     fn prompt_tokens(&self) -> usize {

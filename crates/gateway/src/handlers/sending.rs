@@ -16,6 +16,7 @@ use super::prepared::Prepared;
 use super::resuming::resumption;
 use crate::admission::Admitted;
 use crate::client::Owner;
+use crate::error;
 use crate::middleware::RequestContext;
 use crate::state::AppState;
 use crate::stream::active_request::ActiveRequest;
@@ -78,7 +79,7 @@ struct Sending<'a> {
 impl Deliverable for Sending<'_> {
     type Error = ApiError;
 
-    fn send(&mut self, tried: &mut Tried) -> Result<Sent, ApiError> {
+    fn send(&mut self, tried: &mut Tried, because: Option<RetryReason>) -> Result<Sent, ApiError> {
         let Self {
             state,
             prepared,
@@ -99,7 +100,13 @@ impl Deliverable for Sending<'_> {
         };
         let choices = choices(self.prepared);
         match (&mut self.active, self.admitted.take()) {
-            (Some(active), _) => active.restart(dispatched, choices),
+            (Some(active), _) => {
+                active.restart(
+                    dispatched,
+                    choices,
+                    because.unwrap_or(RetryReason::Unavailable),
+                );
+            }
             (none, Some(admitted)) => {
                 let record = record(self.state, self.prepared, self.context, admitted);
                 let record = match &self.state.requests {
@@ -154,7 +161,7 @@ impl Deliverable for Sending<'_> {
                 limit.as_secs()
             )),
             GivenUp::TimedOut => ApiError::timeout("The request timed out."),
-            GivenUp::ShuttingDown => ApiError::unavailable("The gateway is shutting down."),
+            GivenUp::ShuttingDown => error::shutting_down(),
         };
         if let Some(active) = &mut self.active {
             active.give_up(error.status());
@@ -179,6 +186,7 @@ fn record(
         admitted,
         context.trace.clone(),
     )
+    .until(&state.ending)
 }
 
 /// The choices of an answer of which there is nothing yet.

@@ -59,12 +59,16 @@ impl ActiveRequest {
 
     /// Begins anew with what was sent to another worker; what the first one answered is forgotten. Only
     /// while the client has got nothing.
-    pub(crate) fn restart(&mut self, dispatched: Dispatched, choices: Vec<Choice>) {
+    pub(crate) fn restart(
+        &mut self,
+        dispatched: Dispatched,
+        choices: Vec<Choice>,
+        because: RetryReason,
+    ) {
         self.prompt_log_probs = vec![None; dispatched.handles.count()];
         // Stops what the first worker may still be doing.
         self.holding.restart(dispatched.into());
-        self.note_move(self.retry);
-        self.deltas.clear();
+        self.note_move(because);
         self.unfinished = choices.len();
         self.choices = choices;
         self.record.cached_tokens = 0;
@@ -72,7 +76,6 @@ impl ActiveRequest {
             self.record.prompt_tokens = None;
         }
         self.has_started = false;
-        self.retry = None;
         if let Some(resumption) = self.holding.request_mut() {
             resumption.restart();
         }
@@ -84,10 +87,9 @@ impl ActiveRequest {
     }
 
     /// Notes which worker has it now, and why the one that had it does not keep it.
-    fn note_move(&mut self, reason: Option<RetryReason>) {
-        let reason = reason.unwrap_or(RetryReason::Unavailable);
+    fn note_move(&mut self, reason: RetryReason) {
         let address = &self.handles().connection().address;
-        self.record.sent_to(address, Some(reason.label()));
+        self.record.sent_to(address, Some(reason));
         self.deltas.clear();
         self.retry = None;
     }
@@ -156,7 +158,7 @@ impl ActiveRequest {
             match self.holding.poll(context) {
                 Turn::Stays => {}
                 Turn::Waits => return Poll::Pending,
-                Turn::Moved => self.note_move(self.holding.survival().and_then(Survival::reason)),
+                Turn::Moved(reason) => self.note_move(reason),
                 Turn::Failed(error) => {
                     self.record.failed(error.status());
                     return Poll::Ready(Err(error));
@@ -180,8 +182,8 @@ impl ActiveRequest {
                 Err(error) => {
                     let reason = self.retry.filter(|_| self.survives());
                     match self.holding.fail(error, reason) {
-                        Ok(Kept::Back) => {
-                            self.note_move(self.retry);
+                        Ok(Kept::Back(reason)) => {
+                            self.note_move(reason);
                             continue;
                         }
                         Ok(Kept::Waits) => continue,
@@ -228,7 +230,10 @@ impl ActiveRequest {
             if let Some(details) = details {
                 if let Some((code, text)) = &details.error {
                     self.retry = retry_reason(*code);
-                    let failed = error::from_worker(*code, text, details.retry_after_ms);
+                    let failed = match self.record.is_ending() {
+                        true => error::shutting_down(),
+                        false => error::from_worker(*code, text, details.retry_after_ms),
+                    };
                     if failed.status() >= 500 && (self.retry.is_none() || !self.survives()) {
                         tracing::warn!(
                             request_id = %self.record.request_id,

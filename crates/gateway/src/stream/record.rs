@@ -4,11 +4,13 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use inflight_upstream::metrics::RetryReason;
 use inflight_upstream::trace::{Generated, Trace};
 use tokio::time::Instant;
 
 use crate::admission::Admitted;
 use crate::client::Owner;
+use crate::ending::Ending;
 use crate::log::millis;
 use crate::metrics::{IntervalBatch, Metrics, ModelMetrics};
 use crate::requests::{End, Facts, OpenFacts, Requests};
@@ -17,6 +19,8 @@ use crate::requests::{End, Facts, OpenFacts, Requests};
 #[derive(Debug)]
 pub(crate) struct RequestRecord {
     metrics: Arc<Metrics>,
+    /// The shutdown that ends it.
+    ending: Option<Ending>,
     of_model: ModelMetrics,
     pub(super) request_id: Arc<str>,
     started: Instant,
@@ -62,6 +66,7 @@ impl RequestRecord {
         Self {
             of_model,
             metrics,
+            ending: None,
             request_id,
             started,
             sent: Instant::now(),
@@ -100,10 +105,21 @@ impl RequestRecord {
         self
     }
 
+    /// With the shutdown that ends it.
+    pub(crate) fn until(mut self, ending: &Ending) -> Self {
+        self.ending = Some(ending.clone());
+        self
+    }
+
+    /// Whether the gateway's grace period is over.
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending.as_ref().is_some_and(Ending::has_begun)
+    }
+
     /// Notes the worker that has it now, `because` of what was wrong with the one before.
-    pub(super) fn sent_to(&self, worker: &Arc<str>, because: Option<&'static str>) {
+    pub(super) fn sent_to(&self, worker: &Arc<str>, because: Option<RetryReason>) {
         if let Some(facts) = &self.facts {
-            facts.sent(worker, because);
+            facts.sent(worker, because.map(|reason| reason.label()));
         }
     }
 

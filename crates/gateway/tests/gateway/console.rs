@@ -6,6 +6,7 @@ use http::Request;
 use http_body_util::Full;
 use inflight_kserve::step::FinishReason;
 use inflight_testkit::model::tokens;
+use inflight_testkit::proxy::HoldingProxy;
 use inflight_testkit::triton::ScriptedTriton;
 use inflight_testkit::triton_models::{text_model, text_response};
 use inflight_testkit::worker::ScriptedWorker;
@@ -188,45 +189,55 @@ async fn an_open_request_is_seen_while_it_lives_and_afterwards() {
     assert_eq!(none["open"]["count"], 0);
 }
 
+/// What becomes of the first worker of a request.
+#[derive(Clone, Copy, Debug)]
+enum Loss {
+    Killed,
+    Silent,
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_request_that_moved_says_where_and_why() {
-    let mut workers = Vec::new();
-    for _ in 0..2 {
-        workers.push(ScriptedWorker::start(byte_model()).await);
-    }
-    let addresses: Vec<_> = workers.iter().map(|worker| worker.address).collect();
-    let gateway = Gateway::start(&addresses, &[]).await.all_ready().await;
-    let [mut one, mut two]: [ScriptedWorker; 2] = workers.try_into().unwrap();
-    let serve = async {
-        tokio::select! {
-            _ = one.next_request() => {
-                one.kill();
-                two.next_request().await.finish(&tokens("ok"), FinishReason::EndId).await;
-                [&one, &two].map(|worker| worker.address.to_string())
+    for (loss, because) in [(Loss::Killed, "unavailable"), (Loss::Silent, "silent")] {
+        let mut workers = [
+            ScriptedWorker::start(byte_model()).await,
+            ScriptedWorker::start(byte_model()).await,
+        ];
+        let proxies = workers
+            .each_ref()
+            .map(|worker| HoldingProxy::start(worker.address));
+        let addresses = proxies.each_ref().map(|proxy| proxy.address);
+        let options = ["--worker-silence-s", "0.5"];
+        let gateway = Gateway::start(&addresses, &options).await.all_ready().await;
+        let serve = async {
+            let [one, two] = &mut workers;
+            let first = tokio::select! {
+                _ = one.next_request() => 0,
+                _ = two.next_request() => 1,
+            };
+            match loss {
+                Loss::Killed => workers[first].kill(),
+                Loss::Silent => proxies[first].hold(),
             }
-            _ = two.next_request() => {
-                two.kill();
-                one.next_request().await.finish(&tokens("ok"), FinishReason::EndId).await;
-                [&two, &one].map(|worker| worker.address.to_string())
-            }
-        }
-    };
-    let body = chat(json!({}));
-    let (answer, [first, second]) = tokio::join!(gateway.post(CHAT, &body), serve);
-    assert_eq!(answer.status, 200);
-    let ended = gateway.get("/console/requests").await.json();
-    let visits = ended["requests"][0]["workers"].as_array().unwrap();
-    let told: Vec<_> = visits
-        .iter()
-        .map(|visit| (&visit["address"], &visit["because"]))
-        .collect();
-    assert_eq!(
-        told,
-        [
+            let request = workers[1 - first].next_request().await;
+            request.finish(&tokens("ok"), FinishReason::EndId).await;
+            [first, 1 - first].map(|place| addresses[place].to_string())
+        };
+        let body = chat(json!({}));
+        let (answer, [first, second]) = tokio::join!(gateway.post(CHAT, &body), serve);
+        assert_eq!(answer.status, 200, "{loss:?}");
+        let ended = gateway.get("/console/requests").await.json();
+        let visits = ended["requests"][0]["workers"].as_array().unwrap();
+        let told: Vec<_> = visits
+            .iter()
+            .map(|visit| (&visit["address"], &visit["because"]))
+            .collect();
+        let expected = [
             (&json!(first), &Value::Null),
-            (&json!(second), &json!("unavailable")),
-        ]
-    );
+            (&json!(second), &json!(because)),
+        ];
+        assert_eq!(told, expected, "{loss:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -52,7 +52,7 @@ impl Scripted {
 impl Deliverable for Scripted {
     type Error = Code;
 
-    fn send(&mut self, tried: &mut Tried) -> Result<Sent, Code> {
+    fn send(&mut self, tried: &mut Tried, _: Option<RetryReason>) -> Result<Sent, Code> {
         let (server, pulse) = self.servers.pop_front().ok_or(Code::NotFound)?;
         self.sent += 1;
         self.current = Some((server, tokio::time::Instant::now()));

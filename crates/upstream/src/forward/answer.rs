@@ -189,7 +189,7 @@ impl ForwardStream {
     fn lose(&mut self, status: Status) -> Result<(), Status> {
         let reason = retry_reason(status.code());
         match self.holding.fail(status, reason)? {
-            Kept::Back => {
+            Kept::Back(reason) => {
                 self.note_move(reason);
                 self.listen();
             }
@@ -215,8 +215,7 @@ impl ForwardStream {
     }
 
     /// Notes which server has it now, and why the one that had it does not keep it.
-    fn note_move(&self, reason: Option<RetryReason>) {
-        let reason = reason.unwrap_or(RetryReason::Unavailable);
+    fn note_move(&self, reason: RetryReason) {
         let address = &self.holding.work().open.slot.address;
         self.context.sent(address, Some(reason));
     }
@@ -250,8 +249,8 @@ impl Stream for ForwardStream {
             match self.holding.poll(context) {
                 Turn::Stays => {}
                 Turn::Waits => return self.poll_events(context),
-                Turn::Moved => {
-                    self.note_move(self.holding.survival().and_then(Survival::reason));
+                Turn::Moved(reason) => {
+                    self.note_move(reason);
                     self.listen();
                 }
                 Turn::Failed(status) => return self.end_with(status),

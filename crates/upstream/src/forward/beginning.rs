@@ -35,7 +35,7 @@ pub(super) struct Beginning<'a> {
 impl Deliverable for Beginning<'_> {
     type Error = Status;
 
-    fn send(&mut self, tried: &mut Tried) -> Result<Sent, Status> {
+    fn send(&mut self, tried: &mut Tried, _: Option<RetryReason>) -> Result<Sent, Status> {
         let Self {
             forward,
             context,

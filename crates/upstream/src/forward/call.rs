@@ -225,7 +225,7 @@ where
 {
     type Error = Status;
 
-    fn send(&mut self, tried: &mut Tried) -> Result<Sent, Status> {
+    fn send(&mut self, tried: &mut Tried, _: Option<RetryReason>) -> Result<Sent, Status> {
         let open = self.forward.open(self.asked, &self.target, tried)?;
         let sent = open.sent();
         let answer = Box::pin((self.ask)(&open));
