@@ -10,6 +10,9 @@ use serde_json::value::RawValue;
 
 use crate::fields;
 
+/// What Anthropic calls the schema of a tool.
+const SCHEMA: &str = "input_schema";
+
 /// How the tools may be called.
 enum Asked {
     None,
@@ -100,19 +103,9 @@ fn read_tool(
     let name = tool.required_string("name")?;
     let description = tool.string("description")?;
     let strict = tool.boolean("strict")?.unwrap_or(false);
-    let param = tool.param("input_schema");
-    let schema = read_schema(&param, tool.require("input_schema")?)?;
+    let schema = read_schema(&tool.param(SCHEMA), tool.require(SCHEMA)?)?;
     fields::finish(tool, "tools.", ignored)?;
-    // Which calls the schema `parameters`.
-    let theirs = format!("{path}.parameters");
-    FunctionTool::checked(path, name, description, Some(schema), strict).map_err(
-        |error| match error.param.as_deref() == Some(&theirs) {
-            true => {
-                ApiError::invalid_request(param.clone(), error.message.replace(&theirs, &param))
-            }
-            false => error,
-        },
-    )
+    FunctionTool::checked((path, SCHEMA), name, description, Some(schema), strict)
 }
 
 fn read_schema(param: &str, raw: &RawValue) -> Result<Value, ApiError> {

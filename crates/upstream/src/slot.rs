@@ -198,7 +198,7 @@ impl WorkerSlot {
         }
     }
 
-    /// Requests that wait for its output.
+    /// Requests that wait for its output, of all its models and whichever way they came: its load.
     pub fn active(&self) -> usize {
         let connections = self.connections.load();
         let of_models = connections.iter().map(|connection| connection.active());

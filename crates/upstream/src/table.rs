@@ -71,8 +71,8 @@ impl ModelEntry {
     }
 
     /// Picks the worker of a request. None of the `tried` addresses counts. Where workers report their caches and their
-    /// load, it is the one of which the least is expected ([`Placement`]); otherwise the ready connection with the
-    /// fewest active requests, and among equals the one whose last turn is longest ago.
+    /// load, it is the one with the lowest expected cost ([`Placement`]); otherwise the ready one whose worker has the
+    /// fewest requests, of whatever model and API, and among equals the one whose last turn is longest ago.
     pub fn pick(
         &self,
         suits: Suits<'_>,
@@ -118,7 +118,7 @@ impl ModelEntry {
         let ready = ready.filter_map(|slot| Some((slot, slot.connection(&self.name)?)));
         let fitting = ready.filter(|(_, connection)| fits(connection));
         least_loaded(fitting.map(|(slot, connection)| Candidate {
-            load: connection.active() + slot.peer.active(),
+            load: slot.active(),
             last_turn: connection.last_turn.number(),
             server: connection,
         }))

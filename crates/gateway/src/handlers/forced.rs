@@ -248,7 +248,8 @@ mod tests {
             "properties": {"n": {"$ref": "#/$defs/N"}}});
         let function = |name: &&str| {
             let name = (*name).to_owned();
-            FunctionTool::checked("t", name, None, Some(schema.clone()), true).unwrap()
+            FunctionTool::checked(("t", "parameters"), name, None, Some(schema.clone()), true)
+                .unwrap()
         };
         Tools {
             functions: names.iter().map(function).collect(),

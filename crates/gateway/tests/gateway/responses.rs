@@ -223,11 +223,13 @@ async fn a_failure_before_the_first_token_has_a_status_and_a_later_one_an_event(
 
 #[tokio::test(start_paused = true)]
 async fn errors_name_the_fields_of_this_endpoint() {
-    let (_worker, gateway) = pair().await;
+    let (_worker, gateway) = crate::tools::serve(&[]).await;
+    let function =
+        |name: &str, schema: Value| json!({"type": "function", "name": name, "parameters": schema});
     for (fields, param, code) in [
         (json!({"model": "x"}), "model", "model_not_found"),
         (
-            json!({"input": "x".repeat(80)}),
+            json!({"input": "x".repeat(5000)}),
             "input",
             "context_length_exceeded",
         ),
@@ -246,6 +248,17 @@ async fn errors_name_the_fields_of_this_endpoint() {
                 {"type": "input_image", "image_url": "data:"}]}]}),
             "input[0].content[0]",
             "unsupported_parameter",
+        ),
+        // In a namespace, and behind a tool that may not be called.
+        (
+            json!({
+                "tools": [function("f", json!({})), {"type": "namespace", "name": "n", "tools":
+                    [function("g", json!({"$ref": "https://example.com/schema.json"}))]}],
+                "tool_choice": {"type": "allowed_tools", "mode": "required", "tools":
+                    [{"type": "function", "name": "n__g"}]},
+            }),
+            "tools[1].tools[0].parameters",
+            "invalid_value",
         ),
     ] {
         let answer = gateway.post(PATH, &request(fields.clone())).await;

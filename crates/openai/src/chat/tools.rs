@@ -31,11 +31,18 @@ pub struct Tools {
     pub parallel: bool,
 }
 
+/// What OpenAI calls the schema of a function.
+pub(crate) const PARAMETERS: &str = "parameters";
+
 /// A function that the model may call.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FunctionTool {
+    /// Where the request has it, for errors: `tools[0].function`.
+    pub path: String,
     pub name: String,
     pub description: Option<String>,
+    /// What the request calls its schema.
+    pub schema_field: &'static str,
     /// A JSON schema of an object; `None`: the function takes nothing.
     pub parameters: Option<Value>,
     /// Whether the arguments must match the schema.
@@ -111,12 +118,13 @@ impl Tools {
 }
 
 impl FunctionTool {
-    /// A function whose name, description and schema are within bounds. `path` names it in errors.
+    /// A function whose name, description and schema are within bounds. `path` names it in errors, and `schema_field` its
+    /// schema.
     ///
     /// # Errors
     /// 400 with the part at fault in `param`.
     pub fn checked(
-        path: &str,
+        (path, schema_field): (&str, &'static str),
         name: String,
         description: Option<String>,
         parameters: Option<Value>,
@@ -135,7 +143,7 @@ impl FunctionTool {
         if let Some(schema) = &parameters
             && depth(schema) > MAX_SCHEMA_DEPTH
         {
-            let param = format!("{path}.parameters");
+            let param = format!("{path}.{schema_field}");
             let message = format!(
                 "Invalid value for `{param}`: the schema has more than {MAX_SCHEMA_DEPTH} levels. Send a \
                  flatter one."
@@ -143,12 +151,19 @@ impl FunctionTool {
             return Err(ApiError::invalid_request(param, message));
         }
         Ok(Self {
+            path: path.to_owned(),
+            schema_field,
             name,
             description,
             parameters,
             strict,
             custom: None,
         })
+    }
+
+    /// The schema's place in the request.
+    pub fn schema_param(&self) -> String {
+        format!("{}.{}", self.path, self.schema_field)
     }
 
     /// The schema that the arguments must match.
@@ -191,10 +206,10 @@ fn take_functions(
     for (index, raw) in list.into_iter().enumerate() {
         let path = format!("tools[{index}]");
         match read_tool(&path, raw, form)? {
-            Tool::Function(function) => add(&mut functions, &path, function)?,
+            Tool::Function(function) => add(&mut functions, function)?,
             Tool::Namespace(members) => {
                 for function in members {
-                    add(&mut functions, &path, function)?;
+                    add(&mut functions, function)?;
                 }
             }
             Tool::Search(refusal) => search = Some(refusal),
@@ -209,13 +224,9 @@ fn take_functions(
     Ok(functions)
 }
 
-fn add(
-    functions: &mut Vec<FunctionTool>,
-    path: &str,
-    function: FunctionTool,
-) -> Result<(), ApiError> {
+fn add(functions: &mut Vec<FunctionTool>, function: FunctionTool) -> Result<(), ApiError> {
     if functions.iter().any(|other| other.name == function.name) {
-        let param = format!("{path}.function.name");
+        let param = format!("{}.name", function.path);
         let message = format!(
             "Invalid value for `{param}`: two tools are named `{}`. Send each name once.",
             function.name
@@ -278,7 +289,7 @@ fn read_namespace(mut fields: Fields<'_>) -> Result<Vec<FunctionTool>, ApiError>
         };
         let custom = function.custom;
         let function = FunctionTool::checked(
-            &path,
+            (&path, PARAMETERS),
             in_namespace(&namespace, &function.name),
             function.description,
             function.parameters,
@@ -302,11 +313,11 @@ fn read_function(mut function: Fields<'_>) -> Result<FunctionTool, ApiError> {
     let name = function.required_string("name")?;
     let description = function.string("description")?;
     let strict = function.boolean("strict")?.unwrap_or(false);
-    let parameters = match function.take("parameters") {
+    let parameters = match function.take(PARAMETERS) {
         None => None,
-        Some(raw) => Some(read_schema(&function.param("parameters"), raw)?),
+        Some(raw) => Some(read_schema(&function.param(PARAMETERS), raw)?),
     };
-    FunctionTool::checked(&path, name, description, parameters, strict)
+    FunctionTool::checked((&path, PARAMETERS), name, description, parameters, strict)
 }
 
 fn read_schema(param: &str, raw: &RawValue) -> Result<Value, ApiError> {

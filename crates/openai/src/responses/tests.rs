@@ -272,7 +272,7 @@ fn what_cannot_be_served_is_refused_by_its_own_name() {
             json!({"tools": [{"type": "function", "name": "f"}],
                 "tool_choice": {"type": "allowed_tools", "mode": "auto",
                     "tools": [{"type": "function", "name": "g"}]}}),
-            "tool_choice.allowed_tools.tools",
+            "tool_choice.tools",
             "`g`",
         ),
         (json!({"tool_choice": "required"}), "tool_choice", "`tools`"),
@@ -805,7 +805,7 @@ fn what_is_wrong_in_a_namespace_is_named() {
         ),
         (
             json!([namespace(json!([function])), {"type": "function", "name": "n__f"}]),
-            "tools[1].function.name",
+            "tools[1].name",
         ),
         (
             json!([{"type": "namespace", "name": "n"}]),

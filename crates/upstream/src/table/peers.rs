@@ -37,8 +37,9 @@ impl Table {
     /// Picks the server of a call for this model; none that does not fit. `OWN:MODEL` is the model at workers whose own
     /// model is called `OWN`, and at others the model of that name. Needs an empty version, or one that there is.
     ///
-    /// With `asks`, where workers report their caches and their load, it is the one of which the least is expected.
-    /// Otherwise the one with the fewest open requests, and among equals the one whose last turn is longest ago.
+    /// With `asks`, where workers report their caches and their load, it is the one with the lowest expected cost.
+    /// Otherwise the one with the fewest requests, of whatever model and API, and among equals the one whose last turn is
+    /// longest ago.
     ///
     /// # Errors
     /// [`NoPeer`].

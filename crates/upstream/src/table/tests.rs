@@ -116,6 +116,22 @@ fn ties_take_turns_and_the_least_loaded_wins() {
     assert!(entry.pick(suits("h"), &tried, &[]).is_none());
 }
 
+#[test]
+fn what_a_worker_does_for_other_models_is_load_as_well() {
+    let table = Table::new(&["a:1".to_owned(), "b:1".to_owned()]);
+    for slot in table.workers().iter() {
+        let models = ["m", "n"].map(|model| connection(slot, model, "h"));
+        table.set_ready(slot, models.to_vec());
+    }
+    let of_n = table.workers()[0].connection("n").unwrap();
+    let _open = of_n.open(Arc::default(), Sequences::default()).unwrap();
+    let entry = table.find("m").unwrap();
+    for _ in 0..3 {
+        let picked = entry.pick(suits("h"), &[], &[]).unwrap().0;
+        assert_eq!(&*picked.address, "b:1");
+    }
+}
+
 #[tokio::test]
 async fn workers_that_report_are_placed_and_those_without_a_place_are_picked_too() {
     let table = table();

@@ -43,7 +43,7 @@ impl CallCheck {
         let must_call = tools.choice != ToolChoice::Auto;
         let mut schemas = HashMap::new();
         let mut customs = HashMap::new();
-        for (index, function) in tools.functions.iter().enumerate() {
+        for function in &tools.functions {
             let is_callable = match &tools.choice {
                 ToolChoice::Function(name) => *name == function.name,
                 ToolChoice::Auto | ToolChoice::Required => true,
@@ -55,11 +55,8 @@ impl CallCheck {
                 };
                 customs.insert(function.name.clone(), grammar);
             } else if is_callable && (must_call || function.strict) {
-                let param = format!("tools[{index}].function.parameters");
-                schemas.insert(
-                    function.name.clone(),
-                    validator(&param, &function.schema())?,
-                );
+                let valid = validator(&function.schema_param(), &function.schema())?;
+                schemas.insert(function.name.clone(), valid);
             }
         }
         let content = content.map(|(schema, param)| validator(param, schema));
@@ -190,7 +187,14 @@ mod tests {
         schema: Value,
     ) -> Result<Option<CallCheck>, ApiError> {
         let function = |name: &str, schema: Option<Value>| {
-            FunctionTool::checked("f", name.to_owned(), None, schema, strict).unwrap()
+            FunctionTool::checked(
+                ("tools[0].function", "parameters"),
+                name.to_owned(),
+                None,
+                schema,
+                strict,
+            )
+            .unwrap()
         };
         let functions = vec![function("f", Some(schema)), function("g", None)];
         let tools = Tools {

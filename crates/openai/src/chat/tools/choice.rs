@@ -22,7 +22,12 @@ pub(super) enum Asked {
     Auto,
     Required,
     One(Named),
-    Allowed { required: bool, tools: Vec<Named> },
+    Allowed {
+        required: bool,
+        tools: Vec<Named>,
+        /// Where the request has them.
+        param: String,
+    },
 }
 
 /// A tool that `tool_choice` names.
@@ -111,9 +116,13 @@ impl Asked {
                 find(&functions, &named, "tool_choice")?;
                 ToolChoice::Function(named.name)
             }
-            Self::Allowed { required, tools } => {
+            Self::Allowed {
+                required,
+                tools,
+                param,
+            } => {
                 for named in &tools {
-                    find(&functions, named, "tool_choice.allowed_tools.tools")?;
+                    find(&functions, named, &param)?;
                 }
                 functions.retain(|function| tools.iter().any(|named| named.is(function)));
                 match required {
@@ -157,22 +166,26 @@ fn read_allowed(mut allowed: Fields<'_>, form: Form) -> Result<Asked, ApiError> 
             return Err(ApiError::invalid_request(param, message));
         }
     };
+    let param = allowed.param("tools");
     let list = allowed
         .list("tools", MAX_TOOLS)?
         .ok_or_else(|| allowed.missing("tools"))?;
     if list.is_empty() {
-        let param = allowed.param("tools");
         let message =
             format!("Invalid value for `{param}`: the array is empty. Name at least one tool.");
         return Err(ApiError::invalid_request(param, message).with_code(code::EMPTY_ARRAY));
     }
     let mut tools = Vec::with_capacity(list.len());
     for (index, raw) in list.into_iter().enumerate() {
-        let path = format!("{}[{index}]", allowed.param("tools"));
+        let path = format!("{param}[{index}]");
         let mut tool = Fields::of_value(&path, raw)?;
         let kind = tool.string("type")?;
         let named = Named::read(tool, kind.as_deref().unwrap_or("function"), form)?;
         tools.push(named.ok_or_else(|| unknown_kind(&path, &kind.unwrap_or_default()))?);
     }
-    Ok(Asked::Allowed { required, tools })
+    Ok(Asked::Allowed {
+        required,
+        tools,
+        param,
+    })
 }

@@ -59,7 +59,7 @@ pub(super) fn read(mut fields: Fields<'_>, form: Form) -> Result<FunctionTool, A
         Some(raw) => read_format(Fields::of_value(&fields.param("format"), raw)?, form)?,
     };
     let schema = schema(&format);
-    let tool = FunctionTool::checked(&path, name, description, Some(schema), true)?;
+    let tool = FunctionTool::checked((&path, "format"), name, description, Some(schema), true)?;
     Ok(FunctionTool {
         custom: Some(format),
         ..tool

@@ -13,7 +13,14 @@ const FORMATS: [ToolFormat; 3] = [
 ];
 
 fn function(name: &str, schema: Value) -> FunctionTool {
-    FunctionTool::checked("t", name.to_owned(), None, Some(schema), true).unwrap()
+    FunctionTool::checked(
+        ("t", "parameters"),
+        name.to_owned(),
+        None,
+        Some(schema),
+        true,
+    )
+    .unwrap()
 }
 
 /// The only call in a text, if it is complete and nothing else is there.
