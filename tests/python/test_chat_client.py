@@ -151,7 +151,7 @@ def test_lines_of_a_pipe_are_the_turns_of_one_conversation() -> None:
     [
         (404, '{"error":{"message":"no such model"}}', "the server answered 404: no such model"),
         (502, "<html>", "the server answered 502: <html>"),
-        (200, chunk("a") + 'data: {"error":{"message":"worker lost"}}\n\n', "broke off: worker lost"),
+        (200, chunk("a") + 'data: {"error":{"message":"worker lost"}}\n\n', "with an error: worker lost"),
         (200, chunk("a"), "the connection was lost in mid-answer"),
     ],
 )

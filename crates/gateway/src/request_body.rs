@@ -75,9 +75,7 @@ fn deadline(declared: Option<u64>, received: usize) -> Duration {
 fn late(after: Duration) -> ApiError {
     let seconds = after.as_secs();
     ApiError::invalid_body(if after < BODY_TIMEOUT {
-        format!(
-            "The body came too slowly: it was not complete and not on its way after {seconds} s."
-        )
+        format!("The body was not received within {seconds} s.")
     } else {
         format!("The body did not arrive within {seconds} s.")
     })

@@ -86,7 +86,7 @@ impl Connection {
         Self { seat, ..self }
     }
 
-    /// With the process that it is to.
+    /// Sets the process it is connected to.
     #[must_use]
     pub fn of(self, life: Life) -> Self {
         Self { life, ..self }

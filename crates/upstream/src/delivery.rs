@@ -126,7 +126,7 @@ pub trait Deliverable {
         std::future::ready(Ok(()))
     }
 
-    /// Whether the request, which has begun, continues at another server by itself from here on.
+    /// Whether from now on its own `Survival` moves the request, which has begun, and not [`deliver`].
     fn survives(&self) -> bool {
         false
     }

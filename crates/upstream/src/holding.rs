@@ -1,5 +1,5 @@
-//! The server that has a request which has begun, and the one that keeps it while another has it on trial. Owns that
-//! work nobody waits for is stopped, and what the log says of a move. When a request moves is [`Survival`]'s; what is
+//! The server of a started request, and the old server while a new one is on trial. Owns that work nobody waits for is
+//! stopped, and what the log says of a move. When a request moves is [`Survival`]'s; what is
 //! sent and how an answer is read is its adapter's.
 
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The way of a server's output to the inboxes of its requests. Owns what no row of a request may be; knows nothing
+//! The way of a server's output to the inboxes of its requests. Rejects invalid rows; knows nothing
 //! of sockets, of what the output means, or of clients.
 
 use std::sync::Arc;

@@ -198,7 +198,7 @@ pub struct Survival<E> {
     losses: u32,
     /// Since the last new output.
     fruitless: Vec<Loss>,
-    /// Whether no server was there before it had generated anything.
+    /// Whether it found no server before its first token.
     has_outlived: bool,
     /// Until the first new output after a move.
     is_paused: bool,
@@ -251,7 +251,7 @@ impl<E> Survival<E> {
         self.last_new = None;
     }
 
-    /// Whether no server was there before it had generated anything.
+    /// Whether it found no server before its first token.
     pub fn has_outlived(&self) -> bool {
         self.has_outlived
     }

@@ -45,8 +45,8 @@ use wake::WakeList;
 /// How long the await thread waits at most before it checks whether the worker is shutting down. Long
 /// enough to cost nothing while idle.
 const AWAIT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long a request that another worker began may wait for a place in the batch: as long as gateways wait for a
-/// worker.
+/// How long a request that another worker began may wait for a place in the batch: the default of the gateways'
+/// `--resume-wait-s`, which is not sent along.
 const RESUMED_WAIT: Duration = Duration::from_secs(30);
 
 /// Where a request's rows go.

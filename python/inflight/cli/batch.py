@@ -63,7 +63,7 @@ def batch() -> None:
 @click.option(
     "--window", default="24h", show_default=True, metavar="HOURS", help="Requests that are left then expire"
 )
-@click.option("--new", "is_new", is_flag=True, help="Begin again where an earlier run of the file was left")
+@click.option("--new", "is_new", is_flag=True, help="Start over instead of resuming an earlier run of FILE")
 def run(file: Path, url: str, api_key: str | None, output: Path | None, window: str, is_new: bool) -> None:
     """Run the requests of FILE and write their results.
 

@@ -72,7 +72,7 @@ TERMINAL_S, LOG_S = 0.5, 10.0
     type=click.IntRange(1),
     default=1000,
     show_default=True,
-    help="Ids of random prompts are below this; every model has as many tokens",
+    help="Exclusive upper bound of the ids in random prompts",
 )
 @click.option(
     "--max-input-len",

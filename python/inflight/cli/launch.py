@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     "--render",
     "plane",
     type=click.Choice(["slurm", "kubernetes", "compose", "systemd"]),
-    help="Write what that plane needs, and start nothing",
+    help="Write the files for this platform instead of starting anything",
 )
 @click.option(
     "--reload",

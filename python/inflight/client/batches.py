@@ -110,9 +110,9 @@ class Batches:
                     out.write(piece)
             left = response.length
         except (OSError, http.client.HTTPException) as error:
-            raise InflightError(f"`{path}` was not read whole: {error}", "run the command again") from error
+            raise InflightError(f"`{path}` could not be read: {error}", "run the command again") from error
         if left:
-            raise InflightError(f"`{path}` was not read whole: {left} bytes are missing", "run it again")
+            raise InflightError(f"`{path}` ended early: {left} bytes are missing", "run it again")
         part.replace(path)
         return lines
 

@@ -132,7 +132,7 @@ class HttpConnection:
             for data in events(lines_of(response, LONGEST_EVENT)):
                 answer = json.loads(data)
                 if "error" in answer:
-                    raise InflightError(f"the server broke off: {answer['error']}")
+                    raise InflightError(f"the server ended the stream with an error: {answer['error']}")
                 yield Response(
                     {name: _array(value, None) for name, value in answer.items() if name not in ENVELOPE},
                     False,

@@ -59,7 +59,7 @@ class OpenAIClient:
                     break
                 chunk = json.loads(data)
                 if "error" in chunk:
-                    raise InflightError(f"the server broke off: {_message(chunk)}")
+                    raise InflightError(f"the server ended the stream with an error: {_message(chunk)}")
                 for choice in chunk.get("choices", ()):
                     text = choice.get("delta", {}).get("content")
                     if text:

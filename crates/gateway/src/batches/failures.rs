@@ -17,15 +17,15 @@ pub(crate) fn failure(error: &StoreError, id: &str) -> ApiError {
             ApiError::payload_too_large(u64::try_from(*limit).unwrap_or_default())
         }
         StoreError::Full(limit) => ApiError::storage_full(format!(
-            "All files and results together may have `{limit}` bytes, and they have nearly as many. Retry when some \
+            "The limit of `{limit}` bytes for all files and results is nearly reached. Retry when some \
              have been deleted."
         )),
         StoreError::OwnerFull(limit) => ApiError::storage_full(format!(
-            "Your files and results may have `{limit}` bytes, and they have nearly as many. Delete files that you no \
+            "Your limit of `{limit}` bytes for files and results is nearly reached. Delete files that you no \
              longer need."
         )),
         StoreError::TooMany => ApiError::storage_full(
-            "You have as many files or batches as you may. Delete those that you no longer need.",
+            "You have reached the limit of files or batches. Delete those that you no longer need.",
         ),
         StoreError::Directory { .. }
         | StoreError::Newer { .. }

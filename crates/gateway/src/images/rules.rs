@@ -229,7 +229,7 @@ pub(super) fn check_kind(file: &[u8]) -> Result<(), Refusal> {
 /// Why an image is refused. The text follows the image's path.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
-    #[error("is one image too many. Send at most {limit} in a request.")]
+    #[error("exceeds the limit of {limit} images. Send fewer in a request.")]
     TooMany { limit: usize },
     #[error("is larger than {limit} bytes. Send a smaller file.")]
     TooLarge { limit: usize },

@@ -179,7 +179,7 @@ async fn what_cannot_be_had_is_refused_by_its_place() {
         (
             asked(&[gif(), gif(), gif()]),
             "messages[0].content[2]",
-            "at most 2 in a request",
+            "exceeds the limit of 2 images",
         ),
         (
             asked(&[url("https://example.com/a.png")]),

@@ -28,7 +28,7 @@ pub(super) struct Beginning<'a> {
     pub(super) target: Target,
     /// At the server that has it.
     pub(super) stream: Option<ForwardStream>,
-    /// Whether it waits for a server by itself.
+    /// Whether its `Survival` moves it already.
     pub(super) survives: bool,
 }
 

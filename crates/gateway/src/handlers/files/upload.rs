@@ -192,7 +192,7 @@ fn file_name(field: &Field<'_>) -> Result<String, ApiError> {
 }
 
 fn late() -> ApiError {
-    ApiError::invalid_body("The file came too slowly: it was not complete in time. Send it again.")
+    ApiError::invalid_body("The file was not received in time. Send it again.")
 }
 
 fn unreadable(error: &multer::Error, limit: u64) -> ApiError {
