@@ -41,13 +41,16 @@ pub struct ResumeLimits {
 /// Held as long as a request is open. Opaque here: its type belongs to the caller.
 pub type Place = Arc<dyn Any + Send + Sync>;
 
-/// Hears how a request goes, for people who look at it: a few times for each request, never for a token.
+/// Hears how a request goes, for people who look at it.
 pub trait Witness: std::fmt::Debug + Send + Sync {
     /// A server has it now, `because` of what was wrong with the one before.
     fn sent(&self, server: &Arc<str>, because: Option<&'static str>);
 
     /// The first output came.
     fn first_output(&self);
+
+    /// It has generated so many tokens by now. Called with each response: it may do no more than keep the number.
+    fn generated(&self, tokens: usize);
 
     /// It has ended: well, or with an error of this code. Only what is said first counts.
     fn ended(&self, code: Code);
@@ -85,6 +88,13 @@ impl CallContext {
     pub(crate) fn first_output_came(&self) {
         if let Some(witness) = &self.witness {
             witness.first_output();
+        }
+    }
+
+    /// Notes how many tokens there are by now; 0: not known.
+    pub(crate) fn generated(&self, tokens: usize) {
+        if let Some(witness) = self.witness.as_ref().filter(|_| tokens > 0) {
+            witness.generated(tokens);
         }
     }
 

@@ -15,7 +15,7 @@ use crate::error::Failure;
 pub(crate) struct Witnessed(OpenFacts);
 
 impl Witnessed {
-    /// Adds a request to those that are open. What it generates is not counted.
+    /// Adds a request to those that are open. What it generates is not known until somebody says it.
     pub(crate) fn new(requests: &Arc<Requests>, facts: Facts) -> Arc<Self> {
         let facts = requests.add(facts);
         facts.uncounted();
@@ -56,6 +56,10 @@ impl Witness for Witnessed {
 
     fn first_output(&self) {
         self.0.first_output(self.0.age());
+    }
+
+    fn generated(&self, tokens: usize) {
+        self.0.generated(tokens as u64);
     }
 
     fn ended(&self, code: Code) {

@@ -8,7 +8,7 @@ use inflight_kserve::step::FinishReason;
 use inflight_testkit::model::tokens;
 use inflight_testkit::proxy::HoldingProxy;
 use inflight_testkit::triton::ScriptedTriton;
-use inflight_testkit::triton_models::{text_model, text_response};
+use inflight_testkit::triton_models::{text_model, text_response, token_model, tokens_response};
 use inflight_testkit::worker::ScriptedWorker;
 use serde_json::{Value, json};
 use tonic::Status;
@@ -324,6 +324,27 @@ async fn a_request_of_kserve_is_seen_while_it_lives_and_afterwards() {
     }
     let none = gateway.get("/console/status").await.json();
     assert_eq!(none["open"]["count"], 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_of_kserves_streams_are_counted_where_responses_have_them() {
+    let mut triton = ScriptedTriton::start([token_model("tensorrt_llm")]).await;
+    let gateway = Gateway::start(&[triton.address], &[]).await.heard().await;
+    let mut client = Client::connect(gateway.address).await;
+    let path = "/v2/models/tensorrt_llm/generate_stream";
+    let body = json!({"input_ids": [1, 2], "input_lengths": 2, "request_output_len": 5, "streaming": true});
+    let begin = async {
+        let asked = triton.next_request().await;
+        asked.respond(tokens_response(&tokens("ab"))).await;
+        asked
+    };
+    let (mut stream, asked) = tokio::join!(client.open(path, &body), begin);
+    stream.next().await.unwrap();
+    let status = gateway.get("/console/status").await.json();
+    assert_eq!(status["open"]["requests"][0]["completion_tokens"], 2);
+    asked.finish(tokens_response(&tokens("c"))).await;
+    stream.rest().await;
+    assert_eq!(ended(&gateway, &["completion_tokens"]).await, [json!([3])]);
 }
 
 #[tokio::test(start_paused = true)]
