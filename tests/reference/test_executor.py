@@ -103,14 +103,13 @@ def test_statistics_add_up(executor: Executor) -> None:
     executor.enqueue([request(client_id, PROMPT, 4) for client_id in range(3)])
     drain(executor, 3)
     stats = list(executor.stats())
-    assert sum(one["numNewActiveRequests"] for one in stats) == 3
-    assert sum(one["numCompletedRequests"] for one in stats) == 3
+    assert sum(one.get("numNewActiveRequests", 0) for one in stats) == 3
+    assert sum(one.get("numCompletedRequests", 0) for one in stats) == 3
     assert sum(one["inflightBatchingStats"]["numCtxTokens"] for one in stats) == 3 * len(PROMPT)
     assert sum(one["inflightBatchingStats"]["numGenRequests"] for one in stats) == 3 * 3
     assert [one["iter"] for one in stats] == list(range(1, len(stats) + 1))
-    for one in stats:
-        cache = one["kvCacheStats"]
-        assert cache["freeNumBlocks"] + cache["usedNumBlocks"] == cache["maxNumBlocks"]
+    cache = stats[-1]["kvCacheStats"]
+    assert cache["freeNumBlocks"] + cache["usedNumBlocks"] == cache["maxNumBlocks"]
 
 
 def test_statistics_are_bounded(executor: Executor) -> None:
@@ -168,11 +167,22 @@ def test_statistics_have_tensorrt_llms_names_and_waiting_times(executor: Executo
     executor.enqueue([request(key, PROMPT, 6) for key in range(12)])
     drain(executor, 12)
     stats = list(executor.stats())
-    assert {*ITERATION_KEYS.split()} <= stats[0].keys()
-    assert sum(one["newActiveRequestsQueueLatencyMS"] for one in stats) > stats[1]["iterLatencyMS"]
-    by_window = [one["kvCacheIterationStats"]["256"] for one in stats]
-    assert sum(one["iterAllocNewBlocks"] for one in by_window) == stats[-1]["kvCacheStats"]["allocNewBlocks"]
-    assert sum(one["iterReusedBlocks"] for one in by_window) == stats[-1]["kvCacheStats"]["reusedBlocks"]
+    assert {*ITERATION_KEYS.split()} <= stats[-1].keys()
+    waited = sum(one.get("newActiveRequestsQueueLatencyMS", 0) for one in stats)
+    assert waited > stats[1]["iterLatencyMS"]
+    whole, latest = stats[-1]["kvCacheStats"], stats[-1]["kvCacheIterationStats"]["256"]
+    assert 0 <= latest["iterReusedBlocks"] <= whole["reusedBlocks"]
+    assert latest["primaryMaxNumBlocks"] == whole["maxNumBlocks"]
+
+
+def test_of_all_but_the_latest_iteration_statistics_have_what_adds_up(executor: Executor) -> None:
+    executor.enqueue([request(1, PROMPT, 4)])
+    drain(executor, 1)
+    first, *between, last = executor.stats()
+    assert first["numNewActiveRequests"] == 1
+    assert [[*one] for one in between] == [["iter", "iterLatencyMS", "inflightBatchingStats"]] * len(between)
+    assert last["numCompletedRequests"] == 1
+    assert {*ITERATION_KEYS.split()} <= last.keys()
 
 
 def metrics_of(subject: Executor, *requests: Any) -> dict[int, list[dict[str, float]]]:
@@ -232,8 +242,9 @@ def test_a_draft_model_is_loaded_beside_the_model() -> None:
         told = metrics_of(subject, request(1, PROMPT, 9, output={"return_perf_metrics": True}))
         assert told[1][-1]["total_accepted_draft_tokens"] >= 6
         stats = subject.stats()
-        assert sum(one["specDecodingStats"]["numAcceptedTokens"] for one in stats) >= 6
-        assert 0 < max(one["specDecodingStats"]["draftOverhead"] for one in stats) < 1
+        drafting = [one["specDecodingStats"] for one in stats if "specDecodingStats" in one]
+        assert sum(one["numAcceptedTokens"] for one in drafting) >= 6
+        assert 0 < max(one["draftOverhead"] for one in drafting) < 1
     finally:
         subject.shutdown()
 

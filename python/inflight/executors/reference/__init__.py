@@ -6,6 +6,7 @@
     pytorch       the fast runner, on a GPU or a CPU
     parallel      ranks: how they meet, lead and follow
     executor      the executor protocol: the engine's thread, waiting and time
+    interpreter   what Python does for itself while streams wait
     preparation   guides, adapters and images, before the engine sees a request
     assembly      which parts, in which order
     capabilities  what works then

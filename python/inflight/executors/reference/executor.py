@@ -36,6 +36,7 @@ from .core.refusal import Refused
 from .core.rows import Row, TokenRows, pack
 from .core.seeing import Seeing
 from .core.statistics import Memory, Statistics
+from .interpreter import settle, unsettle
 from .parallel.team import Leader, RanksLost
 from .preparation import Preparation, Prepared
 
@@ -84,6 +85,7 @@ class ReferenceExecutor:
         self._ended = False
         self._cache_report: tuple[CacheReport, ChangeLog] | None = None
         self._preparation = Preparation(self._prepare, self._hand_over, self._fail)
+        settle()
         self._thread = threading.Thread(target=self._run, name="reference-engine", daemon=True)
         self._thread.start()
         if leader is not None:
@@ -124,10 +126,10 @@ class ReferenceExecutor:
         return pack(rows)
 
     def stats(self) -> Sequence[IterationStats]:
-        """Iterations since the last call, oldest first, at most a thousand."""
+        """Iterations since the last call, oldest first, at most a thousand; the last one with all keys."""
         with self._ready:
             taken = self._statistics.take()
-        return [self._statistics.describe(one) for one in taken]
+        return self._statistics.describe(taken)
 
     def kv_cache_events(self) -> Sequence[Mapping[str, Any]]:
         """Blocks stored and removed since the last call, oldest first, as TensorRT-LLM reports them; at most
@@ -178,6 +180,7 @@ class ReferenceExecutor:
                 self._leader.abandon("the ranks made no progress")
             else:
                 self._leader.dismiss()
+        unsettle()
 
     def _needs_preparation(self, request: Request) -> bool:
         if not request.tensors:

@@ -1,7 +1,8 @@
 """What each iteration did, under TensorRT-LLM's keys: kept as numbers, written out when somebody asks.
 
-Owns the keys of `IterationStats.to_json_str`, and how many iterations are kept. Iterations may be many a
-second and questions few, so nothing is written out while streams wait.
+Owns the keys of `IterationStats.to_json_str`, and how many iterations are kept. There may be a thousand a
+second, and whoever asks holds the interpreter's lock while streams wait: of all but the latest, only what
+adds up is written out.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import copy
 from collections import deque
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from inflight.executors.base import IterationStats
 
@@ -81,15 +83,37 @@ class Statistics:
         self._recorded.clear()
         return taken
 
-    def describe(self, recorded: _Recorded) -> IterationStats:
-        """One iteration under the keys of TensorRT-LLM's ``IterationStats.to_json_str``."""
+    def describe(self, taken: list[_Recorded]) -> list[IterationStats]:
+        """Iterations under the keys of TensorRT-LLM's ``IterationStats.to_json_str``, the last with all."""
+        return [*map(self._sums, taken[:-1]), *map(self._all, taken[-1:])]
+
+    def _sums(self, recorded: _Recorded) -> IterationStats:
+        """What adds up over iterations, where there is something to add."""
+        iteration = recorded.iteration
+        sums: dict[str, Any] = {
+            "iter": recorded.number,
+            "iterLatencyMS": recorded.seconds * 1000.0,
+            "inflightBatchingStats": {
+                "numGenRequests": iteration.generation_requests,
+                "numCtxTokens": iteration.context_tokens,
+            },
+        }
+        if iteration.admitted:
+            sums["newActiveRequestsQueueLatencyMS"] = iteration.queue_latency_s * 1000.0
+            sums["numNewActiveRequests"] = iteration.admitted
+        if iteration.completed:
+            sums["numCompletedRequests"] = iteration.completed
+        if iteration.draft_tokens:
+            sums["specDecodingStats"] = self._drafting(recorded)
+        return sums
+
+    def _all(self, recorded: _Recorded) -> IterationStats:
         iteration, pool, limits = recorded.iteration, self._pool, self._limits
-        milliseconds = recorded.seconds * 1000.0
         return {
             # In local time, as Triton's TensorRT-LLM backend reads it.
             "timestamp": datetime.fromtimestamp(recorded.time_s).strftime("%m-%d-%Y %H:%M:%S.%f"),
             "iter": recorded.number,
-            "iterLatencyMS": milliseconds,
+            "iterLatencyMS": recorded.seconds * 1000.0,
             "newActiveRequestsQueueLatencyMS": iteration.queue_latency_s * 1000.0,
             "numNewActiveRequests": iteration.admitted,
             "numActiveRequests": recorded.active,
@@ -128,15 +152,19 @@ class Statistics:
                 "microBatchId": 0,
                 "avgNumDecodedTokensPerIter": iteration.generated_tokens / max(1, iteration.decoded_requests),
             },
-            "specDecodingStats": {
-                "numDraftTokens": iteration.draft_tokens,
-                "numAcceptedTokens": iteration.accepted_tokens,
-                "numRequestsWithDraftTokens": iteration.requests_with_drafts,
-                # Tokens of a step, the one that the model chose itself included.
-                "acceptanceLength": 1.0 + iteration.accepted_tokens / max(1, iteration.requests_with_drafts),
-                "iterLatencyMS": milliseconds,
-                "draftOverhead": iteration.draft_s / recorded.seconds if recorded.seconds else 0.0,
-            },
+            "specDecodingStats": self._drafting(recorded),
+        }
+
+    def _drafting(self, recorded: _Recorded) -> IterationStats:
+        iteration = recorded.iteration
+        return {
+            "numDraftTokens": iteration.draft_tokens,
+            "numAcceptedTokens": iteration.accepted_tokens,
+            "numRequestsWithDraftTokens": iteration.requests_with_drafts,
+            # Tokens of a step, the one that the model chose itself included.
+            "acceptanceLength": 1.0 + iteration.accepted_tokens / max(1, iteration.requests_with_drafts),
+            "iterLatencyMS": recorded.seconds * 1000.0,
+            "draftOverhead": iteration.draft_s / recorded.seconds if recorded.seconds else 0.0,
         }
 
     def _cache_iteration(self, recorded: _Recorded) -> IterationStats:
