@@ -298,10 +298,28 @@ def idle(key: int, tokens: int) -> Waiting:
             id="nor one that has begun",
         ),
         pytest.param(
-            [idle(3, 9), Waiting(4, 3, 1)],
+            [Waiting(4, 3, 1), idle(3, 9)],
             [Active(1, 6, is_idle=True)],
-            Schedule((4,), ((1, 4), (4, 3))),
-            id="one that waits keeps no client out",
+            Schedule((4,), ((4, 3),)),
+            id="a client who waits goes before one that has begun",
+        ),
+        pytest.param(
+            [Waiting(4, 3, 10), idle(3, 9)],
+            [Active(1, 6, is_idle=True)],
+            Schedule((), ((1, 4),)),
+            id="unless there are no blocks for it",
+        ),
+        pytest.param(
+            [idle(3, 9), idle(4, 9)],
+            [Active(1, 3, is_idle=True), Active(2, 9, is_idle=True)],
+            Schedule((), ((1, 3), (2, 1))),
+            id="what has begun goes before what waits",
+        ),
+        pytest.param(
+            [Waiting(4, 3, 1, deferred=True), idle(3, 9)],
+            [Active(1, 3, is_idle=True)],
+            Schedule((3,), ((1, 3), (3, 1))),
+            id="a client who waits for a block that is computed leaves the iteration",
         ),
         pytest.param(
             [idle(3, 9)],

@@ -320,7 +320,7 @@ class ReferenceExecutor:
         if changes:
             self._make(changes)
         started = time.perf_counter()
-        iteration = Iteration(now_s=started, clock=time.perf_counter)
+        iteration = Iteration(now_s=started, clock=time.perf_counter, is_awaited=self._has_incoming)
         self._engine.add(incoming, iteration, guides, arrivals, loaded, images)
         self._engine.cancel(cancelled, iteration)
         if stopping:
@@ -331,6 +331,10 @@ class ReferenceExecutor:
         self._report_cache()
         self._publish(iteration.output, iteration)
         return not stopping
+
+    def _has_incoming(self) -> bool:
+        # Without the lock: what comes a moment later is seen the next time.
+        return bool(self._incoming)
 
     def _report_cache(self) -> None:
         if self._cache_report is None:

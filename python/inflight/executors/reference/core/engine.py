@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from inflight.executors.base import FinishReason, Request, StatusCode
 
@@ -117,20 +118,32 @@ class Engine:
         Where a token cannot be chosen before the last ones are known, the model computes while they are
         collected. The choice comes after the next iteration is planned, while the masks of guides are
         computed, and before it is launched.
+
+        What nobody waits for is never ahead of what is collected, so that a client who comes waits for the
+        rest of one iteration at most, and for less with a runner that gives it up.
         """
         branches, late = self._requests.waits_for_tokens()
         if branches:
             self._collect_all(iteration)
         launched = self._plan(iteration, late)
+        is_idle = launched is not None and self._planner.is_idle(launched[0])
         if launched is not None:
             work, rows = launched
+            if is_idle:
+                self._collect_all(iteration)
+                work = replace(work, is_awaited=iteration.is_awaited)
             self._choose_late()
             pending = self._runner.launch(work)
+            if pending is None:
+                # It is planned again, with whatever came.
+                self._planner.undo(work, rows)
+                iteration.give_up()
+                return
             if work.late:
                 self._collect_all(iteration)
                 self._unchosen = pending
             self._in_flight.append((work, rows, pending))
-        if self._in_flight and (launched is None or len(self._in_flight) >= self._runner.depth):
+        if is_idle or (self._in_flight and launched is None) or len(self._in_flight) >= self._runner.depth:
             self._collect(iteration)
 
     def _add(
@@ -157,11 +170,11 @@ class Engine:
     def _plan(self, iteration: Iteration, late: bool) -> tuple[Work, LaneRows] | None:
         """Chooses who runs next and notes it as done; None when nobody can run."""
         self.pool.refresh(iteration.now_s)
-        plan = self._planner.plan()
+        plan = self._planner.plan(iteration.now_s)
         if plan.schedule.paused and self._in_flight:
             # Who pauses must know all its tokens; with them some may end, and free what was missing.
             self._collect_all(iteration)
-            plan = self._planner.plan()
+            plan = self._planner.plan(iteration.now_s)
         work = self._planner.carry_out(plan, late=late)
         schedule = plan.schedule
         for key in schedule.admitted:

@@ -16,6 +16,10 @@ def _no_clock() -> float:
     return 0.0
 
 
+def _never() -> bool:
+    return False
+
+
 @dataclass(slots=True)
 class Iteration:
     """What one step did, for the statistics; counts are of sequences, as TensorRT-LLM's are."""
@@ -40,6 +44,12 @@ class Iteration:
     now_s: float = 0.0
     #: That clock, for the times of tokens.
     clock: Callable[[], float] = _no_clock
+    #: Whether a request has come since: an iteration that nobody waits for may be given up for it.
+    is_awaited: Callable[[], bool] = _never
+
+    def give_up(self) -> None:
+        """Nothing was computed."""
+        self.context_requests = self.generation_requests = self.context_tokens = 0
 
     @property
     def rows(self) -> list[Row]:

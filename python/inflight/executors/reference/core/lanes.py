@@ -157,6 +157,15 @@ class Lanes:
         special = np.flatnonzero(self._special[slots]).tolist()
         return LaneRows(sequences, inputs, special, slots, self._keys[slots])
 
+    def undo(self, rows: LaneRows) -> None:
+        """Takes back the latest `advance`, whose rows were not computed; blocks stay. Nothing before it is in
+        flight."""
+        for one in rows.sequences:
+            one.launched -= 1
+        slots = rows.slots[self._keys[rows.slots] == rows.keys]
+        self._positions[slots] -= 1
+        self._in_flight[slots] -= 1
+
     def take(self, rows: LaneRows, outcome: Outcome) -> Taken:
         """Notes the tokens that the rows chose: the first of the outcome's. A token that ends its
         sequence, needs a separate row or belongs to a sequence that left meanwhile is left to the caller, who

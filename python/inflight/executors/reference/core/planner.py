@@ -19,8 +19,10 @@ from .reuse import NO_MATCH
 from .runner import KNOWN, Chunk, Probe, Work
 from .sequence import SequenceState
 
-#: Without a client for so long, idle prompts are processed like others: seconds on a GPU.
-_QUIET_ITERATIONS = 1000
+#: Without a client for so many seconds, the next one is not expected soon: what nobody waits for runs like
+#: all else, except that its prompts have no more than so many tokens of an iteration.
+_QUIET_S = 10.0
+_QUIET_TOKENS = 1024
 
 
 @dataclass(slots=True)
@@ -46,27 +48,30 @@ class Planner:
         #: Of these, those that take one token an iteration, and all others.
         self.lanes = Lanes(limits.max_batch_size, pool)
         self._others: dict[int, SequenceState] = {}
-        #: Sequences that somebody waits for, and iterations since the last of them.
+        #: Sequences that somebody waits for, and when the last of them was here.
         self._clients: set[int] = set()
-        self._quiet = _QUIET_ITERATIONS
-        self._quiet_limits = replace(limits, idle_num_tokens=limits.max_num_tokens)
+        self._last_client_s = -_QUIET_S
+        #: Sequences that nobody waits for; and whether they make way for the next client.
+        self._idle: set[int] = set()
+        self._yields = False
+        self._quiet_limits = replace(limits, idle_num_tokens=_QUIET_TOKENS)
         self._free_slots = list(range(limits.max_batch_size - 1, -1, -1))
 
     def push(self, sequence: SequenceState) -> None:
         """Queues a new sequence."""
         self._hash(sequence)
         self.waiting.push(sequence)
-        if not sequence.owner.is_idle:
-            self._clients.add(sequence.key)
+        (self._idle if sequence.owner.is_idle else self._clients).add(sequence.key)
 
     def remove(self, sequence: SequenceState) -> None:
         """Takes out a sequence that has ended."""
         self._clients.discard(sequence.key)
+        self._idle.discard(sequence.key)
         self.waiting.remove(sequence)
         self._take_out(sequence)
         self._give_back(sequence)
 
-    def plan(self) -> Plan:
+    def plan(self, now_s: float) -> Plan:
         """What the scheduler makes of the sequences; nothing changes yet."""
         if self.pool.window is not None:
             active = [self._windowed_demand(one) for one in self.active.values()]
@@ -90,8 +95,10 @@ class Planner:
         looked_at: dict[int, SequenceState] = {}
         candidates = self._candidates(looked_at)
         available = self.pool.available
-        self._quiet = 0 if self._clients else self._quiet + 1
-        limits = self.limits if self._quiet < _QUIET_ITERATIONS else self._quiet_limits
+        if self._clients:
+            self._last_client_s = now_s
+        self._yields = bool(self._idle) and now_s - self._last_client_s < _QUIET_S
+        limits = self.limits if self._yields else self._quiet_limits
         schedule = scheduler.schedule(candidates, active, available, limits, steady)
         return Plan(schedule, steady, candidates=looked_at)
 
@@ -134,6 +141,25 @@ class Planner:
             sequence.row = row
             sequence.launched += 1
         return work
+
+    def is_idle(self, work: Work) -> bool:
+        """Whether nobody waits for what was planned last, and a client is expected."""
+        return self._yields and all(
+            one.owner.is_idle
+            for one in (
+                *work.generation,
+                *(chunk.sequence for chunk in work.chunks),
+                *(probe.sequence for probe in work.probes),
+            )
+        )
+
+    def undo(self, work: Work, rows: LaneRows) -> None:
+        """Takes back that ``work``, which was planned last, is computed; blocks and slots stay."""
+        self.lanes.undo(rows)
+        for sequence in work.choosing()[len(rows.sequences) :]:
+            sequence.launched -= 1
+        for chunk in work.chunks:
+            chunk.sequence.context_done = chunk.first
 
     def _inputs(self, one: SequenceState) -> tuple[int, int, int, int, int]:
         """Of a generation row, as a column of `Work.inputs`, with the block that it needs."""
@@ -191,14 +217,14 @@ class Planner:
         """The queue in order, with what each finds in the cache; made as far as it is asked for."""
         size = self.pool.tokens_per_block
         computing: set[bytes] | None = None
+        is_idle = False
         for one in self.waiting:
             if computing is None:
-                computing = {
-                    content
-                    for other in self._others.values()
-                    if other.context_left
-                    for content in other.hashes[other.context_done // size :]
-                }
+                computing = self._computing(is_idle=False)
+            if one.owner.is_idle and not is_idle:
+                # Nobody else waits for them: they may take long.
+                is_idle = True
+                computing |= self._computing(is_idle=True)
             one.match = NO_MATCH
             deferred = False
             if self.pool.reuses and not one.tells_of_the_prompt:
@@ -222,6 +248,16 @@ class Planner:
             # The caller admits this one before it asks for the next, unless this one must wait.
             if not deferred:
                 computing.update(one.hashes)
+
+    def _computing(self, *, is_idle: bool) -> set[bytes]:
+        """Blocks that sequences in flight are about to fill: idle ones, which may be given up, or others."""
+        size = self.pool.tokens_per_block
+        return {
+            content
+            for one in self._others.values()
+            if one.context_left and one.table is not None and one.owner.is_idle == is_idle
+            for content in one.hashes[one.table.stored if is_idle else one.context_done // size :]
+        }
 
     # Coming and going.
 
@@ -325,8 +361,10 @@ class Planner:
         if sequence.table is not None:
             self.pool.grow(sequence.table, sequence.context_done)
         if self.pool.reuses:
-            # A sequence that is planned later runs after this chunk, so it may find the blocks from now on.
-            done = sequence.owner.cache_tokens(sequence.context[: sequence.context_done])
+            # A sequence that is planned later runs after this chunk, so it may find the blocks from now on;
+            # unless this one may be given up.
+            stop = first if self._yields and sequence.owner.is_idle else sequence.context_done
+            done = sequence.owner.cache_tokens(sequence.context[:stop])
             self._store(sequence, done, sequence.hashes, ended=False)
         owner = sequence.owner
         telling = sequence.tells_of_the_prompt

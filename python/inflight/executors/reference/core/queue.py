@@ -1,7 +1,8 @@
 """The sequences that wait, in the order in which they are to be admitted.
 
 Those whose clients have seen tokens already come first: paused ones, and those that were begun elsewhere.
-Then comes the highest priority, and within one priority the first come. Owns that order and nothing else.
+Then comes the highest priority, and within one priority the first come. Those that nobody waits for are the
+last, begun or not. Owns that order and nothing else.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class WaitingQueue:
         return True
 
 
-def _rank(sequence: SequenceState) -> tuple[bool, float, int]:
+def _rank(sequence: SequenceState) -> tuple[bool, bool, float, int]:
     # Keys count up as requests arrive.
+    owner = sequence.owner
     begun = sequence.paused or bool(sequence.sampler.generated)
-    return (not begun, -sequence.owner.admitted.extras.priority, sequence.key)
+    return (owner.is_idle, not begun, -owner.admitted.extras.priority, sequence.key)

@@ -16,7 +16,7 @@ use by the latest launch, and the next one may write them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
@@ -108,6 +108,9 @@ class Work:
     probes: Sequence[Probe] = ()
     #: Whether some token cannot be chosen before those of the work before are known: `Runner.choose` does.
     late: bool = False
+    #: Whether a request has come, where nobody waits for this work and nothing else is in flight: it may be
+    #: given up then.
+    is_awaited: Callable[[], bool] | None = None
 
     @property
     def positions(self) -> list[int]:
@@ -177,8 +180,9 @@ class Runner(Protocol):
     def follows(self, sampler: SamplerState) -> bool:
         """Whether the runner itself keeps what ``sampler`` needs of tokens that are not collected yet."""
 
-    def launch(self, work: Work) -> Pending:
-        """Starts an iteration; everything in ``work`` is read before the call returns.
+    def launch(self, work: Work) -> Pending | None:
+        """Starts an iteration; everything in ``work`` is read before the call returns. None: it was given up,
+        and nothing of it but its copies is done.
 
         The tokens of work that is `Work.late` are left to `choose`. Of the others, no sampler needs the
         tokens before (`SamplerState.needs_history`), unless the runner ``follows`` it.

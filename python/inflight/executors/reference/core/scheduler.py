@@ -3,10 +3,10 @@
 Pure: values in, values out; owns the policy and no state. Knows nothing of tokens, arrays or threads.
 
 Generation goes first, one step each. What is left of the token budget goes to prompts in order of
-arrival, in chunks where one does not fit. Prompts for which nobody waits (the last priority) come after
-all others and in small chunks, so that a client who comes finds a short iteration. New sequences are
-admitted in the order of the queue, up to the first that does not fit: a large request is never overtaken
-for ever.
+arrival, in chunks where one does not fit. Prompts for which nobody waits (the last priority) have no part
+of an iteration with a client's prompt, and of others only small chunks, so that a client who comes finds a
+short one. New sequences are admitted in the order of the queue, up to the first that does not fit: a large
+request is never overtaken for ever.
 
 Whether a sequence fits in the cache is the capacity policy, under TensorRT-LLM's names:
 
@@ -19,7 +19,7 @@ Whether a sequence fits in the cache is the capacity policy, under TensorRT-LLM'
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -41,7 +41,7 @@ class Limits:
     enable_chunked_context: bool = True
     #: Tokens of idle prompts in one iteration: on a GPU they take about as long as none, and the next client
     #: waits for no more.
-    idle_num_tokens: int = 128
+    idle_num_tokens: int = 64
 
 
 @dataclass(slots=True)
@@ -123,8 +123,8 @@ def schedule(
 ) -> Schedule:
     """Plans one iteration.
 
-    ``active`` is in order of admission, ``waiting`` in order of the queue, consumed only as far as
-    needed. Needs max_num_tokens to hold a generation step of max_batch_size sequences, so that
+    ``active`` is in order of admission, ``waiting`` in order of the queue, idle ones last, consumed only as
+    far as needed. Needs max_num_tokens to hold a generation step of max_batch_size sequences, so that
     generation never starves a prompt in flight, and every sequence alone to fit in the cache.
     """
     paused: tuple[int, ...] = ()
@@ -135,40 +135,42 @@ def schedule(
         free_blocks -= steady.blocks_left + sum(one.blocks_left for one in active)
     generating = [one for one in running if one.context_left == 0 and not one.ending]
     budget = limits.max_num_tokens - steady.running - sum(one.tokens_next for one in generating)
-    context: list[tuple[int, int]] = []
-    # Idle prompts go last, in small chunks, and not where a client's is processed.
-    idle = limits.idle_num_tokens
-    for one in sorted(running, key=lambda one: one.is_idle) if running else ():
-        if one.context_left and budget:
-            tokens = _chunk(one.context_left, one.is_idle, budget, idle, limits)
-            idle = idle - tokens if one.is_idle else 0
-            if tokens:
-                context.append((one.key, tokens))
-                budget -= tokens
+    prompts = _Prompts(budget, limits.idle_num_tokens, limits.enable_chunked_context)
+    idle: list[Active] = []
+    for one in running:
+        if one.is_idle:
+            idle.append(one)
+        else:
+            prompts.take(one.key, one.context_left)
     admitted: list[int] = []
     room = limits.max_batch_size - steady.count - len(running)
     # What was just paused must not be replaced by something else in the same breath.
     for candidate in waiting if not paused else ():
-        if not room or budget <= 0:
+        if not room or prompts.budget <= 0:
             break
-        if candidate.deferred or (candidate.is_idle and idle <= 0):
+        if candidate.deferred:
             continue
+        if candidate.is_idle:
+            # All others have had their turn.
+            prompts.take_idle(idle)
+            idle = []
+            if min(prompts.idle, prompts.budget) <= 0:
+                break
         blocks = (
             candidate.context_blocks
             if limits.policy is CapacitySchedulerPolicy.MAX_UTILIZATION
             else candidate.most_blocks
         )
-        tokens = _chunk(candidate.context_tokens, candidate.is_idle, budget, idle, limits)
         if blocks > free_blocks:
             break
-        if tokens < candidate.context_tokens and not limits.enable_chunked_context:
+        if prompts.budget < candidate.context_tokens and not limits.enable_chunked_context:
             break
+        prompts.take(candidate.key, candidate.context_tokens, candidate.is_idle)
         admitted.append(candidate.key)
-        context.append((candidate.key, tokens))
-        idle = idle - tokens if candidate.is_idle else 0
         room -= 1
-        budget -= tokens
         free_blocks -= blocks
+    prompts.take_idle(idle)
+    budget = prompts.budget
     # Drafts are worth least: they take what nothing else wants.
     drafts: list[tuple[int, int]] = []
     for one in generating:
@@ -177,16 +179,33 @@ def schedule(
             drafts.append((one.key, checked))
             budget -= checked
     generation = tuple(one.key for one in generating)
-    return Schedule(tuple(admitted), tuple(context), generation, paused, tuple(drafts))
+    return Schedule(tuple(admitted), tuple(prompts.context), generation, paused, tuple(drafts))
 
 
-def _chunk(left: int, is_idle: bool, budget: int, idle: int, limits: Limits) -> int:
-    """How much of a prompt is processed now."""
-    if is_idle and idle <= 0:
-        return 0
-    # One that may not be cut is taken whole.
-    most = min(budget, idle) if is_idle and limits.enable_chunked_context else budget
-    return min(left, most)
+@dataclass(slots=True)
+class _Prompts:
+    """What an iteration processes of prompts, and the tokens that it has left for them."""
+
+    budget: int
+    #: Of these, for idle ones; 0 once a client's prompt is there.
+    idle: int
+    #: Whether one may be cut.
+    cuts: bool
+    context: list[tuple[int, int]] = field(default_factory=list)
+
+    def take(self, key: int, left: int, is_idle: bool = False) -> None:
+        """As much of a prompt as there is room for; of one that may not be cut, all of it or nothing."""
+        tokens = min(left, self.budget)
+        if is_idle:
+            tokens = min(tokens, self.idle) if self.cuts else tokens * (self.idle > 0)
+        if tokens > 0:
+            self.context.append((key, tokens))
+            self.budget -= tokens
+            self.idle = self.idle - tokens if is_idle else 0
+
+    def take_idle(self, sequences: Iterable[Active]) -> None:
+        for one in sequences:
+            self.take(one.key, one.context_left, is_idle=True)
 
 
 def _make_room(active: Sequence[Active], free_blocks: int) -> tuple[Sequence[Active], tuple[int, ...], int]:

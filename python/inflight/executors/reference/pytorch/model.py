@@ -6,6 +6,7 @@ device runs Triton. Knows nothing of requests, scheduling or sampling.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from types import ModuleType
@@ -101,6 +102,8 @@ class TorchModel:
             self._turns_by = torch.arange(3).repeat_interleave(sections).to(self.device)
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
+        #: Called with the index of each layer before it is queued.
+        self.before_layer: Callable[[int], None] | None = None
 
     @property
     def device(self) -> Tensor:
@@ -164,6 +167,8 @@ class TorchModel:
         x = self._embed(rows)
         delta: Tensor | None = None
         for index, layer in enumerate(self._layers):
+            if self.before_layer is not None:
+                self.before_layer(index)
             normed = self._norm(x, delta, layer.input_norm, layer.input_norm_bias)
             norms = None
             if layer.query_norm is not None and layer.key_norm is not None:

@@ -26,6 +26,7 @@ from . import operations, sampling
 from .model import TorchModel
 from .operations import Tensor
 from .packing import Packed
+from .pieces import GivenUp
 from .steps import DeviceSteps, LedSteps
 from .vision import TorchSight
 
@@ -101,9 +102,12 @@ class TorchRunner:
     def follows(self, sampler: SamplerState) -> bool:
         return bool(self._sampling.follows(sampler))
 
-    def launch(self, work: Work) -> Pending:
-        with self._steps.queueing():
-            launched = self._launch(work)
+    def launch(self, work: Work) -> Pending | None:
+        with self._steps.queueing(work.is_awaited):
+            try:
+                launched = self._launch(work)
+            except GivenUp:
+                return None
             if not work.late:
                 self._choose(launched)
             return launched

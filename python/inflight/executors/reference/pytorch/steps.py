@@ -11,7 +11,6 @@ hidden states are asked for, is launched operation by operation.
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -31,9 +30,12 @@ from .adapters import AdaptedRows, DeviceAdapters
 from .model import Rows, TorchModel
 from .operations import CONTEXT_TILE, Context, Tensor
 from .packing import Array, Packed, PackedShape, Spare, padded_generation
+from .pieces import Pieces, layers_of_a_piece, no_collection
 
 #: Prompt tokens of an iteration up to which launching its operations takes longer than spare rows do.
 _SMALL_PROMPTS = 512
+#: Sequences of iterations that can be given up, at most; those of batches are few while clients come.
+_IDLE_ROWS = 16
 #: Chunks of prompts that an iteration from a graph has room for, or more where there are many sequences.
 _CHUNKS = 64
 
@@ -81,6 +83,9 @@ class DeviceSteps:
         self._graphs: dict[int, Any] = {}
         #: By prompt tokens and generation rows.
         self._prompt_graphs: dict[tuple[int, int], Any] = {}
+        #: By the same places as `_graphs` and `_prompt_graphs`: for iterations that nobody waits for.
+        self._pieces: dict[Any, Pieces] = {}
+        self._is_awaited: Callable[[], bool] | None = None
         self._pool: Any = None
         # Plain operations look at values on the host, which no graph can.
         if self.cuda and self._operations is not operations:
@@ -92,8 +97,10 @@ class DeviceSteps:
         return int(self._block_tables.shape[1])
 
     @contextmanager
-    def queueing(self) -> Iterator[None]:
-        """What runs inside is queued on the stream."""
+    def queueing(self, is_awaited: Callable[[], bool] | None = None) -> Iterator[None]:
+        """What runs inside is queued on the stream. An iteration that nobody waits for is given up once
+        ``is_awaited``, where it has graphs in pieces: `GivenUp`."""
+        self._is_awaited = is_awaited
         with torch.inference_mode(), torch.cuda.stream(self.stream):
             yield
 
@@ -151,7 +158,7 @@ class DeviceSteps:
             return self._generate(count, adapted)
         padded = torch.from_numpy(self._pad(inputs, bucket)).pin_memory()
         self._inputs[: 5 * bucket].copy_(padded, non_blocking=True)
-        self._graphs[bucket].replay()
+        self._replay(self._graphs[bucket], bucket)
         return self._logits
 
     def mix(
@@ -179,7 +186,7 @@ class DeviceSteps:
             buffer = packed.padded(self._prompt_shape(*bucket), self.spare)
             pinned = torch.from_numpy(buffer).pin_memory()
             self._prompt_inputs[: len(buffer)].copy_(pinned, non_blocking=True)
-            self._prompt_graphs[bucket].replay()
+            self._replay(self._prompt_graphs[bucket], bucket)
             return self._logits
         shape = packed.shape.rounded()
         chunks = packed.moved_chunks(shape)
@@ -240,6 +247,14 @@ class DeviceSteps:
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.int32, device=self.device)
 
+    def _replay(self, graph: Any, place: Any) -> None:
+        """Computes what a graph holds, in pieces where that may be given up."""
+        pieces = self._pieces.get(place)
+        if pieces is None or self._is_awaited is None:
+            graph.replay()
+        else:
+            pieces.replay(self._is_awaited)
+
     # Generation.
 
     def _pad(self, inputs: Any, bucket: int) -> Any:
@@ -287,9 +302,10 @@ class DeviceSteps:
             for bucket in reversed(buckets(limits.max_batch_size)):
                 self._fill(bucket)
                 self._graphs[bucket] = self.capture(partial(self._generate, bucket))
+            self._graphs = dict(sorted(self._graphs.items()))
+            self._prompt_graphs = dict(sorted(self._prompt_graphs.items()))
+            self._capture_pieces(limits)
             torch.cuda.synchronize(self.device)
-        self._graphs = dict(sorted(self._graphs.items()))
-        self._prompt_graphs = dict(sorted(self._prompt_graphs.items()))
 
     def capture(self, compute: Callable[[], Any]) -> Any:
         """A graph of what ``compute`` launches; inside of `queueing`."""
@@ -299,12 +315,30 @@ class DeviceSteps:
         # Other threads may use the device meanwhile, as the one that watches over NCCL does.
         mode = "thread_local"
         with (
-            _no_collection(),
+            no_collection(),
             torch.cuda.graph(graph, pool=self._pool, stream=self.stream, capture_error_mode=mode),
         ):
             compute()
         self._pool = graph.pool()
         return graph
+
+    def _capture_pieces(self, limits: Limits) -> None:
+        """Captures once more, in pieces, what few sequences take that nobody waits for."""
+        model = self._model
+        layers = layers_of_a_piece(model.memory_bytes, model.config.num_layers)
+        # Ranks cannot agree in time on what they give up.
+        if layers == model.config.num_layers or model.communicator.size > 1:
+            return
+        place = self._prompt_bucket(PackedShape(0, limits.idle_num_tokens, 0, 0))
+        if place is not None:
+            shape = self._prompt_shape(*place)
+            spare = Packed.empty().padded(shape, self.spare)
+            self._prompt_inputs[: len(spare)] = self.upload(spare)
+            compute = partial(self._prompts, self._prompt_inputs[: len(spare)], shape)
+            self._pieces[place] = Pieces(model, compute, layers, self._pool)
+        for bucket in reversed([one for one in self._graphs if one <= _IDLE_ROWS]):
+            self._fill(bucket)
+            self._pieces[bucket] = Pieces(model, partial(self._generate, bucket), layers, self._pool)
 
     # Prompts.
 
@@ -407,19 +441,6 @@ class LedSteps(DeviceSteps):
 def _joined(generation: Tensor, prompts: Tensor) -> Tensor:
     """What turns generation rows ``[R]``, and prompts' tokens ``[3, T]``: together, ``[3, R + T]``."""
     return torch.cat((generation.expand(3, -1), prompts), dim=1)
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keeps Python from freeing cycles: what another model leaves may be CUDA's, and freeing it ends a
-    capture."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _refuse(adapters: Sequence[Adapter | None]) -> None:
