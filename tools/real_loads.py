@@ -96,6 +96,7 @@ LOADS: dict[str, Load] = {
     "conversation, 3x": traced("conversation", 3, 240),
     "conversation, 3x, top-p": traced("conversation", 3, 240, SAMPLED),
     "synthetic, 2x": traced("synthetic", 2, 160),
+    "32,768-token prompts among 64 streams": Load(interrupted(64, 1024, 4, 3000)),
 }
 
 #: Before what is measured: kernels are compiled when a shape first comes.

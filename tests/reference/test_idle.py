@@ -74,11 +74,12 @@ def watched(**limits: Any) -> tuple[Engine, Watched]:
 def finish(
     subject: Engine, told: AllTold, now_s: float = 0.0, is_awaited: Callable[[], bool] | None = None
 ) -> None:
-    """Runs everything to its end."""
+    """Runs everything to its end; asks once an iteration whether a request has come."""
     for _ in range(2000):
         if not subject.has_work:
             return
-        iteration = Iteration(now_s=now_s, is_awaited=is_awaited or (lambda: False))
+        awaited = is_awaited is not None and is_awaited()
+        iteration = Iteration(now_s=now_s, is_awaited=partial(bool, awaited))
         subject.step(iteration)
         collect(iteration.rows, told)
     raise AssertionError("work is left")

@@ -227,7 +227,8 @@ class Executor(Protocol):
         """Waits, with the GIL released, until rows are ready or the time has passed (then no rows)."""
 
     def stats(self) -> Sequence[IterationStats]:
-        """Iterations since the last call, oldest first; bounded."""
+        """Iterations since the last call, oldest first; bounded. All but the last may have only what adds up:
+        ``iter``, ``iterLatencyMS``, the prompt tokens and what generated."""
 
     def info(self) -> ModelInfo:
         """Asked once, before the server binds."""

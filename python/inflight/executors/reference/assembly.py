@@ -166,7 +166,13 @@ def _load_engine(
             num_host_blocks=sizes.num_host_blocks,
             offload_min_priority=values.secondary_offload_min_priority,
         ),
-        Limits(values.max_batch_size, sizes.max_num_tokens, policy, values.enable_chunked_context),
+        Limits(
+            values.max_batch_size,
+            sizes.max_num_tokens,
+            policy,
+            values.enable_chunked_context,
+            max_prompt_s=values.max_prompt_ms / 1e3,
+        ),
         Bounds(
             config.vocab_size,
             sizes.max_seq_len,

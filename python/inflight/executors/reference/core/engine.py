@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 from inflight.executors.base import FinishReason, Request, StatusCode
 
@@ -38,6 +39,14 @@ _NONE_LOADED: Mapping[int, Loaded] = {}
 _NO_IMAGES: Mapping[int, ImagePrompt | Refused] = {}
 
 
+class _InFlight(NamedTuple):
+    work: Work
+    rows: LaneRows
+    pending: Pending
+    #: By the clock of `Iteration`.
+    launched_s: float
+
+
 class Engine:
     """In-flight batching over one runner. Not thread-safe: one thread owns it."""
 
@@ -62,7 +71,9 @@ class Engine:
         self._requests = Requests(self._planner, runner, adapters)
         self._branches = Branches(self._requests, proposer)
         # Launched and not collected, oldest first; never more than the runner's depth.
-        self._in_flight: deque[tuple[Work, LaneRows, Pending]] = deque()
+        self._in_flight: deque[_InFlight] = deque()
+        #: When the latest iteration was collected.
+        self._collected_s = 0.0
         #: The latest of them, where its tokens are not chosen yet.
         self._unchosen: Pending | None = None
 
@@ -133,6 +144,7 @@ class Engine:
                 self._collect_all(iteration)
                 work = replace(work, is_awaited=iteration.is_awaited)
             self._choose_late()
+            launched_s = iteration.clock()
             pending = self._runner.launch(work)
             if pending is None:
                 # It is planned again, with whatever came.
@@ -142,7 +154,7 @@ class Engine:
             if work.late:
                 self._collect_all(iteration)
                 self._unchosen = pending
-            self._in_flight.append((work, rows, pending))
+            self._in_flight.append(_InFlight(work, rows, pending, launched_s))
         if is_idle or (self._in_flight and launched is None) or len(self._in_flight) >= self._runner.depth:
             self._collect(iteration)
 
@@ -199,8 +211,12 @@ class Engine:
     def _collect(self, iteration: Iteration) -> None:
         """Waits for the oldest iteration in flight and takes what it gave."""
         self._choose_late()
-        work, rows, pending = self._in_flight.popleft()
-        outcome = self._runner.collect(pending)
+        oldest = self._in_flight.popleft()
+        work, rows = oldest.work, oldest.rows
+        outcome = self._runner.collect(oldest.pending)
+        begun_s, self._collected_s = max(oldest.launched_s, self._collected_s), iteration.clock()
+        tokens = sum(chunk.stop - chunk.first for chunk in work.chunks)
+        self._planner.pace.note(tokens, self._collected_s - begun_s)
         reports.take_prompts(work, outcome)
         choosing, first = work.choosing(), len(rows.sequences)
         looked_at: Iterable[int] = range(len(choosing))

@@ -113,6 +113,14 @@ class Options:
         "Process long prompts in chunks; on, other than in TensorRT-LLM, whose engines must be built for it",
         default=True,
     )
+    max_prompt_ms: int = option(
+        "int",
+        "Milliseconds that each prompt may add to an iteration while streams generate, all of which wait for"
+        " it; chunks follow from what was measured. 0: no bound. 50: nobody reads faster, and a chunk of so"
+        " long still fills a GPU",
+        default=50,
+        minimum=0,
+    )
     enable_kv_cache_reuse: bool = option(
         "bool", "Keep blocks after their sequence, for prompts that begin alike", default=True
     )

@@ -14,6 +14,7 @@ import numpy as np
 from . import lanes, reuse, scheduler
 from .blocks import GONE, BlockPool, BlockTable, blocks_for
 from .lanes import NO_LANE_ROWS, LaneRows, Lanes
+from .pace import Pace
 from .queue import WaitingQueue
 from .reuse import NO_MATCH
 from .runner import KNOWN, Chunk, Probe, Work
@@ -54,6 +55,7 @@ class Planner:
         #: Sequences that nobody waits for; and whether they make way for the next client.
         self._idle: set[int] = set()
         self._yields = False
+        self.pace = Pace(limits.max_prompt_s if limits.enable_chunked_context else 0.0)
         self._quiet_limits = replace(limits, idle_num_tokens=_QUIET_TOKENS)
         self._free_slots = list(range(limits.max_batch_size - 1, -1, -1))
 
@@ -99,7 +101,9 @@ class Planner:
             self._last_client_s = now_s
         self._yields = bool(self._idle) and now_s - self._last_client_s < _QUIET_S
         limits = self.limits if self._yields else self._quiet_limits
-        schedule = scheduler.schedule(candidates, active, available, limits, steady)
+        has_prompts = bool(self.waiting) or any(one.context_left for one in active)
+        prompt_tokens = self._prompt_tokens() if has_prompts else None
+        schedule = scheduler.schedule(candidates, active, available, limits, steady, prompt_tokens)
         return Plan(schedule, steady, candidates=looked_at)
 
     def carry_out(self, plan: Plan, *, late: bool = False) -> Work | None:
@@ -141,6 +145,16 @@ class Planner:
             sequence.row = row
             sequence.launched += 1
         return work
+
+    def _prompt_tokens(self) -> int | None:
+        """The bound on prompts where clients' sequences generate: so much for each that waits for its first
+        token, so that a crowd of prompts is not held up for few streams."""
+        tokens = self.pace.tokens
+        if tokens is None:
+            return None
+        generating = sum(one.launched > 0 and not one.owner.is_idle for one in self.active.values())
+        first = len(self._clients) - generating
+        return tokens * first if generating and first else None
 
     def is_idle(self, work: Work) -> bool:
         """Whether nobody waits for what was planned last, and a client is expected."""

@@ -42,6 +42,8 @@ class Limits:
     #: Tokens of idle prompts in one iteration: on a GPU they take about as long as none, and the next client
     #: waits for no more.
     idle_num_tokens: int = 64
+    #: What a prompt may add to an iteration while clients' sequences generate; 0: any time.
+    max_prompt_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -120,12 +122,14 @@ def schedule(
     free_blocks: int,
     limits: Limits,
     steady: Steady = _NOBODY,
+    prompt_tokens: int | None = None,
 ) -> Schedule:
     """Plans one iteration.
 
     ``active`` is in order of admission, ``waiting`` in order of the queue, idle ones last, consumed only as
     far as needed. Needs max_num_tokens to hold a generation step of max_batch_size sequences, so that
     generation never starves a prompt in flight, and every sequence alone to fit in the cache.
+    ``prompt_tokens`` bounds what is processed of prompts, which then must be cut.
     """
     paused: tuple[int, ...] = ()
     if limits.policy is CapacitySchedulerPolicy.MAX_UTILIZATION:
@@ -135,6 +139,8 @@ def schedule(
         free_blocks -= steady.blocks_left + sum(one.blocks_left for one in active)
     generating = [one for one in running if one.context_left == 0 and not one.ending]
     budget = limits.max_num_tokens - steady.running - sum(one.tokens_next for one in generating)
+    if prompt_tokens is not None:
+        budget = min(budget, prompt_tokens)
     prompts = _Prompts(budget, limits.idle_num_tokens, limits.enable_chunked_context)
     idle: list[Active] = []
     for one in running:

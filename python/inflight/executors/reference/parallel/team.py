@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from inflight.executors.ranks import Job
 from inflight.executors.reference.errors import OptionError
+from inflight.executors.reference.interpreter import settle
 from inflight.executors.reference.model.config import ModelConfig
 from inflight.executors.reference.model.split import require_splittable
 
@@ -148,6 +149,7 @@ class Follower:
     def follow(self, subject: Any) -> NoReturn:
         """Calls ``subject`` as rank 0 says, until it says stop: then raises `SystemExit`. Any other end of
         rank 0, and any exception, ends the process at once with the exit code 3."""
+        settle()
         try:
             while (message := self._channel.receive()) is not None:
                 name, arguments = message

@@ -1,0 +1,46 @@
+"""How many tokens of a prompt an iteration may have while streams generate, so that none stands still.
+
+Owns what a prompt token takes, as measured, and the bound that follows. Knows nothing of who generates, and
+has no clock: the times come in.
+"""
+
+from __future__ import annotations
+
+#: Part of a new value in the running means.
+_NEWEST_PART = 0.25
+#: The bound before anything was measured.
+_FIRST = 1024
+#: Fewer tokens take about as long on a GPU, so no bound is lower; and bounds are multiples, which leaves few
+#: rows of a kernel's tiles unused.
+_FEWEST = 256
+
+
+class Pace:
+    """A bound on prompt tokens from a bound on the time that they may take."""
+
+    def __init__(self, most_s: float) -> None:
+        """``most_s`` is what a prompt may add to an iteration; 0: there is no bound."""
+        self._most_s = most_s
+        self._token_s: float | None = None
+        self._generating_s = 0.0
+
+    @property
+    def tokens(self) -> int | None:
+        """Tokens of one prompt in an iteration at most; None: there is no bound."""
+        if not self._most_s:
+            return None
+        if self._token_s is None:
+            return _FIRST
+        # A token that takes no time to be measured is not bounded.
+        tokens = int(self._most_s / max(self._token_s, 1e-9))
+        return max(_FEWEST, tokens // _FEWEST * _FEWEST)
+
+    def note(self, tokens: int, seconds: float) -> None:
+        """An iteration with so many prompt tokens took so long."""
+        if not tokens:
+            self._generating_s += _NEWEST_PART * (seconds - self._generating_s)
+        elif tokens >= _FEWEST:
+            token_s = max(0.0, seconds - self._generating_s) / tokens
+            if self._token_s is None:
+                self._token_s = token_s
+            self._token_s += _NEWEST_PART * (token_s - self._token_s)
