@@ -1,4 +1,4 @@
-"""How many tokens of a prompt an iteration may have while streams generate, so that none stands still.
+"""How many tokens of a prompt an iteration may have while streams generate, all of which wait for it.
 
 Owns what a prompt token takes, as measured, and the bound that follows. Knows nothing of who generates, and
 has no clock: the times come in.
@@ -31,7 +31,6 @@ class Pace:
             return None
         if self._token_s is None:
             return _FIRST
-        # A token that takes no time to be measured is not bounded.
         tokens = int(self._most_s / max(self._token_s, 1e-9))
         return max(_FEWEST, tokens // _FEWEST * _FEWEST)
 

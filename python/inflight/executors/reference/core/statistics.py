@@ -1,7 +1,7 @@
 """What each iteration did, under TensorRT-LLM's keys: kept as numbers, written out when somebody asks.
 
 Owns the keys of `IterationStats.to_json_str`, and how many iterations are kept. There may be a thousand a
-second, and whoever asks holds the interpreter's lock while streams wait: of all but the latest, only what
+second, and a question holds the interpreter's lock while streams wait: of all but the latest, only what
 adds up is written out.
 """
 
