@@ -2,6 +2,7 @@
 //! connections are made or of what requests say.
 
 mod peers;
+mod placing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 pub use self::peers::{Asks, NoPeer, Picked};
+use self::placing::place;
 use super::connection::Connection;
 use super::placement::{Ask, Placed, Placement};
 use super::prompt_request::PromptRequest;
@@ -79,37 +81,20 @@ impl ModelEntry {
         tried: &[Arc<str>],
         prompts: &[PromptRequest<'_>],
     ) -> Option<(Arc<Connection>, Option<Placed>)> {
-        if let Some(block_tokens) = self.placement.block_tokens()
-            && let Some((connection, placed)) = self.place(suits, tried, prompts, block_tokens)
-        {
-            return Some((connection, Some(placed)));
+        if self.placement.block_tokens().is_some() {
+            let ready = self.workers.iter();
+            let ready = ready.filter_map(|slot| slot.connection(&self.name));
+            let mut fitting: Vec<Arc<Connection>> = ready
+                .filter(|connection| suits.takes(connection, tried))
+                .collect();
+            let placed = place(&fitting, |block_tokens| Ask::new(prompts, block_tokens));
+            if let Some((place, placed)) = placed {
+                return Some((fitting.swap_remove(place), Some(placed)));
+            }
         }
         let choose = || self.least_loaded(|connection| suits.takes(connection, tried));
         let picked = self.turns.pick(choose, |connection| &connection.last_turn);
         Some((picked?, None))
-    }
-
-    fn place(
-        &self,
-        suits: Suits<'_>,
-        tried: &[Arc<str>],
-        prompts: &[PromptRequest<'_>],
-        block_tokens: u32,
-    ) -> Option<(Arc<Connection>, Placed)> {
-        let ready = self.workers.iter();
-        let ready = ready.filter_map(|slot| slot.connection(&self.name));
-        let mut fitting: Vec<Arc<Connection>> = ready
-            .filter(|connection| suits.takes(connection, tried))
-            .collect();
-        if fitting.iter().any(|connection| connection.seat().is_none()) {
-            return None;
-        }
-        // Without a choice, blocks need no names.
-        let block_tokens = if fitting.len() > 1 { block_tokens } else { 0 };
-        let ask = Ask::new(prompts, block_tokens);
-        let seats = fitting.iter().filter_map(|connection| connection.seat());
-        let (place, placed) = self.placement.place(&ask, seats)?;
-        Some((fitting.swap_remove(place), placed))
     }
 
     /// Also returns its last turn.

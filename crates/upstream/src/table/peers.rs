@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
+use inflight_routing::{Candidate, least_loaded};
+
 use super::Table;
+use super::placing::place;
 use crate::connection::Connection;
 use crate::placement::{Ask, Placed};
 use crate::pool::Pool;
@@ -52,16 +55,21 @@ impl Table {
     ) -> Result<(Picked, Option<Placed>), NoPeer> {
         let mut ready = self.peers(name, version)?;
         ready.retain(|picked| picked.slot.takes_calls() && fits(picked));
-        if let Some((place, placed)) = asks.and_then(|asks| place(&ready, asks)) {
-            return Ok((ready.swap_remove(place), Some(placed)));
+        if let Some(asks) = asks {
+            let workers = ready.iter().map(Picked::generates);
+            let placed = workers
+                .collect::<Option<Vec<_>>>()
+                .and_then(|workers| place(&workers, asks));
+            if let Some((place, placed)) = placed {
+                return Ok((ready.swap_remove(place), Some(placed)));
+            }
         }
         let choose = || {
-            let loads = ready.iter().map(|picked| {
-                let last_turn = picked.slot.peer.last_turn.number();
-                (picked.slot.active(), last_turn, picked)
-            });
-            let least = loads.min_by_key(|(load, last_turn, _)| (*load, *last_turn));
-            least.map(|(_, last_turn, picked)| (picked, last_turn))
+            least_loaded(ready.iter().map(|picked| Candidate {
+                load: picked.slot.active(),
+                last_turn: picked.slot.peer.last_turn.number(),
+                server: picked,
+            }))
         };
         let picked = self
             .turns
@@ -153,24 +161,4 @@ impl Picked {
         let own = connections.iter().find(own);
         own.or_else(|| connections.first()).cloned()
     }
-}
-
-/// The place among `ready` of the one that is expected to have the least to do. `None`: nothing is known of them.
-fn place(ready: &[Picked], asks: Asks<'_>) -> Option<(usize, Placed)> {
-    let seats: Option<Vec<_>> = ready
-        .iter()
-        .map(|picked| picked.generates()?.seat().cloned())
-        .collect();
-    let seats = seats?;
-    let placement = seats.first()?.placement();
-    if !seats
-        .iter()
-        .all(|seat| std::ptr::eq(seat.placement(), placement))
-    {
-        return None;
-    }
-    let block_tokens = placement.block_tokens()?;
-    // Without a choice, blocks need no names.
-    let ask = asks(if seats.len() > 1 { block_tokens } else { 0 });
-    placement.place(&ask, seats.iter())
 }

@@ -1,0 +1,27 @@
+//! Which of several workers gets a prompt, by what they report of their caches and their load. Owns when that is known
+//! well enough; how it is weighed is [`Placement`](crate::placement::Placement)'s.
+
+use std::sync::Arc;
+
+use crate::connection::Connection;
+use crate::placement::{Ask, Placed};
+
+/// The place among `workers`, which all fit, of the one with the lowest expected cost. `ask`: what is asked of their
+/// caches, for blocks of so many tokens; 0: blocks are not known. `None`: not all of them report, or of different models.
+pub(super) fn place(
+    workers: &[Arc<Connection>],
+    ask: impl FnOnce(u32) -> Ask,
+) -> Option<(usize, Placed)> {
+    let placement = workers.first()?.seat()?.placement();
+    let is_of_it = |worker: &Arc<Connection>| {
+        let seat = worker.seat();
+        seat.is_some_and(|seat| std::ptr::eq(seat.placement(), placement))
+    };
+    if !workers.iter().all(is_of_it) {
+        return None;
+    }
+    let block_tokens = placement.block_tokens()?;
+    // Without a choice, blocks need no names.
+    let ask = ask(if workers.len() > 1 { block_tokens } else { 0 });
+    placement.place(&ask, workers.iter().filter_map(|worker| worker.seat()))
+}
