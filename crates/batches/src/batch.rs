@@ -24,6 +24,8 @@ pub enum Status {
     /// A line is not a request: none is run.
     Failed,
     InProgress,
+    /// All of its lines have results, which become files.
+    Finalizing,
     Completed,
     /// Its window has passed; what was done by then has results.
     Expired,
@@ -32,10 +34,11 @@ pub enum Status {
 }
 
 impl Status {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Validating,
         Self::Failed,
         Self::InProgress,
+        Self::Finalizing,
         Self::Completed,
         Self::Expired,
         Self::Cancelling,
@@ -48,6 +51,7 @@ impl Status {
             Self::Validating => "validating",
             Self::Failed => "failed",
             Self::InProgress => "in_progress",
+            Self::Finalizing => "finalizing",
             Self::Completed => "completed",
             Self::Expired => "expired",
             Self::Cancelling => "cancelling",
@@ -95,6 +99,7 @@ pub struct Batch {
     pub created: i64,
     pub expires: i64,
     pub started: Option<i64>,
+    pub finalizing: Option<i64>,
     pub cancelling: Option<i64>,
     pub ended: Option<i64>,
 }
@@ -178,8 +183,7 @@ impl From<&Batch> for BatchObject {
             created_at: batch.created,
             in_progress_at: batch.started,
             expires_at: batch.expires,
-            // Results are files as they come: there is nothing to finish.
-            finalizing_at: ended(Status::Completed),
+            finalizing_at: batch.finalizing,
             completed_at: ended(Status::Completed),
             failed_at: ended(Status::Failed),
             expired_at: ended(Status::Expired),

@@ -1,5 +1,5 @@
 //! Files and batches: what clients upload, the requests of a batch, and what became of each. Owns how they are kept
-//! (in SQLite or PostgreSQL), read and written, and the rules of their lives. Knows nothing of HTTP, of workers or of
+//! (in SQLite or PostgreSQL, and in a bucket), read and written, and the rules of their lives. Knows nothing of HTTP, of workers or of
 //! clocks: the time comes in, in seconds since the epoch.
 //!
 //! A batch belongs to one holder at a time, which renews its lease; whatever a holder says after it has lost the lease
@@ -19,13 +19,14 @@ mod window;
 pub use batch::{Batch, BatchList, BatchObject, Counts, Dialect, Status};
 pub use file::{File, FileList, FileObject, Purpose};
 pub use id::{BatchId, FileId, Owner};
+pub use inflight_objects::{ObjectError, ObjectsUrl};
 pub use input::{Entry, InputError, InputErrors, read_entry};
 pub use lines::{Outcome, Unrun, output_line, unrun_line};
 pub use message_batch::{MessageBatch, MessageBatchList, MessageCounts};
 pub use room::{Load, Share, room};
 pub use store::{
-    Bounds, Claim, Close, DataUrl, DatabaseError, Done, NewBatch, NewFile, Page, Position, Store,
-    StoreError, Stored, UrlError, Work, check_lines,
+    Bounds, Claim, Close, DataUrl, DatabaseError, Done, NewBatch, NewFile, Page, Position,
+    Receiving, Store, StoreError, Stored, UrlError, Work, check_lines,
 };
 pub use usage::Usage;
 pub use window::{Window, WindowError};

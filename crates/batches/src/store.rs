@@ -1,8 +1,9 @@
-//! Everything that is kept, in one database: SQLite's or PostgreSQL's. Owns its bounds and its errors; each table has its
-//! file, and each engine. Every call may block: for milliseconds at most but where it says so, or where a database of
-//! another machine does not answer.
+//! Everything that is kept, in one database: SQLite's or PostgreSQL's, which may have the contents in a bucket. Owns its
+//! bounds and its errors; each table has its file, and each engine. Every call may block: for milliseconds at most but
+//! where it says so, or where a server of another machine does not answer.
 
 mod batches;
+mod contents;
 mod database;
 mod encrypted;
 mod files;
@@ -20,13 +21,17 @@ mod value;
 
 use std::path::{Path, PathBuf};
 
+use inflight_objects::{ObjectError, ObjectsUrl};
+
+use self::contents::Bucket;
 use self::postgres::{Clock, Postgres};
 use self::sql::{Engine, Transaction};
 use self::sqlite::Sqlite;
 
 pub use self::batches::NewBatch;
+pub use self::contents::Position;
 pub use self::database::DatabaseError;
-pub use self::files::{NewFile, Position, Stored};
+pub use self::files::{NewFile, Receiving, Stored};
 pub use self::import::check_lines;
 pub use self::leases::{Claim, Work};
 pub use self::page::Page;
@@ -88,6 +93,25 @@ pub enum StoreError {
         #[source]
         source: DatabaseError,
     },
+    #[error(transparent)]
+    ObjectsUrl(#[from] inflight_objects::UrlError),
+    #[error("the object store `{place}` cannot be used")]
+    Objects {
+        place: String,
+        #[source]
+        source: ObjectError,
+    },
+    #[error(
+        "the contents of this database are in `{kept}`, not in `{given}`; pass `--data-objects {kept}`"
+    )]
+    Elsewhere { kept: String, given: String },
+    #[error("the contents of this database are in `{kept}`; pass `--data-objects {kept}`")]
+    NoObjects { kept: String },
+    /// Another process has written it since this one was started.
+    #[error(
+        "a content is in an object store; start all gateways of this database with the same `--data-objects`"
+    )]
+    WithoutObjects,
     /// No file of this owner has the name.
     #[error("there is no such file")]
     NoFile,
@@ -121,53 +145,80 @@ type Result<T> = std::result::Result<T, StoreError>;
 #[derive(Debug)]
 pub struct Store {
     engine: Engine,
+    /// Where contents are; without one, in rows.
+    bucket: Option<Bucket>,
     bounds: Bounds,
 }
 
 impl Store {
-    /// Opens what `directory` keeps, or begins it there: for processes of this machine.
+    /// Opens what `directory` keeps, or begins it there: for processes of this machine. Contents are at `objects`.
     ///
     /// # Errors
-    /// The directory cannot be written, or what is there is no store of this version.
-    pub fn open(directory: &Path, bounds: Bounds) -> Result<Self> {
+    /// The directory cannot be written, or what is there is no store of this version; the object store cannot be used.
+    pub fn open(directory: &Path, objects: Option<&ObjectsUrl>, bounds: Bounds) -> Result<Self> {
         std::fs::create_dir_all(directory).map_err(|source| StoreError::Directory {
             path: directory.to_owned(),
             source,
         })?;
         let path = directory.join(FILE);
-        let opened = Sqlite::open(&path, schema::TABLES, schema::VERSION);
+        let opened = Sqlite::open(&path, &schema::STEPS);
         let (sqlite, found) = opened.map_err(|source| StoreError::Open {
             path: path.clone(),
             source,
         })?;
         check_version(&path.display(), found)?;
-        Ok(Self {
-            engine: Engine::Sqlite(Box::new(sqlite)),
-            bounds,
-        })
+        Self::of(Engine::Sqlite(Box::new(sqlite)), objects, bounds)
     }
 
-    /// Opens what the database at `url` keeps, or begins it there: for processes of several machines. Blocks, and must
-    /// not be called where tasks run.
+    /// Opens what the database at `url` keeps, or begins it there: for processes of several machines. Contents are at
+    /// `objects`. Blocks, and must not be called where tasks run.
     ///
     /// # Errors
-    /// The database cannot be used, or what is there is no store of this version.
-    pub fn connect(url: &DataUrl, bounds: Bounds) -> Result<Self> {
-        Self::connect_by(url, bounds, Clock::Server)
+    /// The database cannot be used, or what is there is no store of this version; the object store cannot be used.
+    pub fn connect(url: &DataUrl, objects: Option<&ObjectsUrl>, bounds: Bounds) -> Result<Self> {
+        Self::connect_by(url, objects, bounds, Clock::Server)
     }
 
-    fn connect_by(url: &DataUrl, bounds: Bounds, clock: Clock) -> Result<Self> {
+    fn connect_by(
+        url: &DataUrl,
+        objects: Option<&ObjectsUrl>,
+        bounds: Bounds,
+        clock: Clock,
+    ) -> Result<Self> {
         let (config, place) = url.read()?;
-        let opened = Postgres::open(config, clock, schema::TABLES, schema::VERSION);
+        let opened = Postgres::open(config, clock, &schema::STEPS);
         let (postgres, found) = opened.map_err(|source| StoreError::Connect {
             place: place.clone(),
             source,
         })?;
         check_version(&place, found)?;
+        Self::of(Engine::Postgres(Box::new(postgres)), objects, bounds)
+    }
+
+    fn of(engine: Engine, objects: Option<&ObjectsUrl>, bounds: Bounds) -> Result<Self> {
+        let bucket = engine.change(|transaction| {
+            let of = |url| Bucket::of(transaction, url, bounds.file_bytes);
+            let bucket = objects.map(of).transpose()?;
+            match contents::place(transaction)? {
+                Some(kept) if bucket.is_none() && contents::is_used(transaction)? => {
+                    Err(StoreError::NoObjects { kept })
+                }
+                _ => Ok(bucket),
+            }
+        })?;
+        if let Some(bucket) = &bucket {
+            bucket.check()?;
+        }
         Ok(Self {
-            engine: Engine::Postgres(Box::new(postgres)),
+            engine,
+            bucket,
             bounds,
         })
+    }
+
+    /// Where objects are.
+    fn bucket(&self) -> Result<&Bucket> {
+        self.bucket.as_ref().ok_or(StoreError::WithoutObjects)
     }
 
     /// The bounds that it keeps.

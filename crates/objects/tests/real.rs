@@ -1,5 +1,5 @@
-//! Objects of a real S3 server, which checks signatures: `INFLIGHT_TEST_S3` is its endpoint, with an empty bucket in
-//! `INFLIGHT_TEST_S3_BUCKET` and the usual variables for the credentials. Without it nothing is tested here.
+//! Objects of a real S3 server, which checks signatures: below `INFLIGHT_TEST_S3` (`s3://BUCKET`), which the usual
+//! variables say how to ask. Without it nothing is tested here.
 
 #![allow(clippy::unwrap_used)]
 
@@ -7,17 +7,14 @@ use bytes::Bytes;
 use inflight_objects::{ObjectError, Objects, ObjectsUrl, Upload};
 
 fn open(change: &[(&'static str, &str)], bucket: Option<&str>) -> Option<Objects> {
-    let endpoint = std::env::var("INFLIGHT_TEST_S3").ok()?;
-    let named = std::env::var("INFLIGHT_TEST_S3_BUCKET").unwrap();
-    let prefix = format!("objects-{}/a.b_c", std::process::id());
-    let url = ObjectsUrl::new(format!("s3://{}/{prefix}", bucket.unwrap_or(&named)));
+    let named = std::env::var("INFLIGHT_TEST_S3").ok()?;
+    let bucket = bucket.unwrap_or(&named);
+    let url = ObjectsUrl::new(format!("{bucket}/objects-{}/a.b_c", std::process::id()));
     let made = Objects::of(&url, |name| {
-        if let Some((_, value)) = change.iter().find(|(known, _)| *known == name) {
-            return Some((*value).to_owned());
-        }
-        match name {
-            "AWS_ENDPOINT_URL" => Some(endpoint.clone()),
-            name => std::env::var(name).ok(),
+        let changed = change.iter().find(|(known, _)| *known == name);
+        match changed {
+            Some((_, value)) => Some((*value).to_owned()),
+            None => std::env::var(name).ok(),
         }
     });
     Some(made.unwrap())
@@ -125,7 +122,7 @@ fn what_is_not_allowed_says_why() {
         ),
         (
             &[],
-            Some("no-such-bucket"),
+            Some("s3://no-such-bucket"),
             "the bucket `no-such-bucket` does not exist",
         ),
         (

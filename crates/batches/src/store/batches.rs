@@ -2,8 +2,9 @@
 
 use serde_json::value::RawValue;
 
+use super::contents::{self, Object, Part, Position};
 use super::database::DatabaseError;
-use super::files::{self, NewFile, Position};
+use super::files::{self, NewFile};
 use super::schema::WHOLE;
 use super::sql::{Row, Transaction};
 use super::value::values;
@@ -50,8 +51,14 @@ impl Store {
     /// # Errors
     /// The owner has too many batches, or there is no room.
     pub fn create_batch_of(&self, new: &NewBatch, requests: &[u8]) -> Result<Batch> {
-        self.change(|transaction| {
-            let bytes = i64::try_from(requests.len()).unwrap_or(i64::MAX);
+        let bytes = i64::try_from(requests.len()).unwrap_or(i64::MAX);
+        let put = |bucket: &contents::Bucket| {
+            // What there is no room for is not sent.
+            self.read(|transaction| files::check_room(transaction, self, &new.owner, bytes))?;
+            bucket.put(requests)
+        };
+        let object = self.bucket.as_ref().map(put).transpose()?;
+        let created = self.change(|transaction| {
             files::check_room(transaction, self, &new.owner, bytes)?;
             let file = NewFile {
                 owner: new.owner,
@@ -60,11 +67,13 @@ impl Store {
                 created: new.created,
                 age: None,
             };
-            let (key, id) =
-                files::insert(transaction, &file, WHOLE, bytes, self.bounds().age, None)?;
-            let pieces = (0_i64..).zip(requests.chunks(files::PIECE));
-            let rows = pieces.map(|(number, piece)| values![key, number, piece]);
-            transaction.execute_all(files::INSERT_PIECE, rows)?;
+            let (age, object) = (self.bounds().age, object.map(|object| object.id));
+            let (key, id) = files::insert(transaction, &file, WHOLE, bytes, age, None, object)?;
+            if object.is_none() {
+                let pieces = (0_i64..).zip(requests.chunks(contents::PIECE));
+                let rows = pieces.map(|(number, piece)| values![key, number, piece]);
+                transaction.execute_all(contents::INSERT_PIECE, rows)?;
+            }
             let batch = insert(transaction, new, key, id)?;
             // They are whole lines already.
             let total = requests.iter().filter(|byte| **byte == b'\n').count();
@@ -76,7 +85,14 @@ impl Store {
                 ],
             )?;
             Ok(find(transaction, &new.owner, new.dialect, batch.id)?.1)
-        })
+        });
+        if let (Err(error), Some(object)) = (&created, &object)
+            && !matches!(error, StoreError::Database(_))
+        {
+            // Whether the database has it is known only then; else it goes when it is old, if no row names it.
+            let _ = self.bucket()?.delete(&object.id);
+        }
+        created
     }
 
     /// A batch of `owner`.
@@ -181,17 +197,29 @@ impl Store {
         dialect: Dialect,
         id: BatchId,
         position: Position,
-    ) -> Result<Option<(Vec<u8>, Position)>> {
-        self.read(|transaction| {
+    ) -> Result<Part> {
+        let (part, object) = self.read(|transaction| {
             let (key, _) = find(transaction, owner, dialect, id)?;
-            files::results(transaction, key, None, position)
-        })
+            let sql = "SELECT object, bytes FROM batches WHERE key = ?1 AND object IS NOT NULL";
+            let object = transaction.query_row(sql, &values![key], |row| {
+                let (id, bytes) = (row.id(0)?, row.integer(1)?);
+                Ok(Object { id, bytes })
+            })?;
+            match object {
+                Some(object) => Ok((None, Some(object))),
+                None => Ok((files::results(transaction, key, None, position)?, None)),
+            }
+        })?;
+        match object {
+            Some(object) => self.bucket()?.read(object, position),
+            None => Ok(part),
+        }
     }
 }
 
 const COLUMNS: &str = "key, id, dialect, endpoint, \"window\", input_id, output_id, failures_id, metadata, status, errors, \
     created, expires, started, cancelling, ended, total, completed, failed, input_tokens, cached_tokens, \
-    output_tokens, reasoning_tokens";
+    output_tokens, reasoning_tokens, finalizing";
 
 const fn number(dialect: Dialect) -> i64 {
     match dialect {
@@ -280,6 +308,7 @@ fn read(row: &Row<'_>) -> std::result::Result<(i64, Batch), DatabaseError> {
         expires: row.integer(12)?,
         started: row.maybe_integer(13)?,
         cancelling: row.maybe_integer(14)?,
+        finalizing: row.maybe_integer(23)?,
         ended: row.maybe_integer(15)?,
         counts: Counts {
             total: row.integer(16)?,
@@ -300,6 +329,8 @@ fn read(row: &Row<'_>) -> std::result::Result<(i64, Batch), DatabaseError> {
 pub(super) fn remove(transaction: &Transaction<'_>, key: i64) -> Result<()> {
     let input = transaction.integer("SELECT input FROM batches WHERE key = ?1", &values![key])?;
     transaction.execute("DELETE FROM lines WHERE batch = ?1", &values![key])?;
+    contents::forget(transaction, "files", "batch", key)?;
+    contents::forget(transaction, "batches", "key", key)?;
     transaction.execute("DELETE FROM files WHERE batch = ?1", &values![key])?;
     transaction.execute("DELETE FROM batches WHERE key = ?1", &values![key])?;
     let sql = "SELECT 1 FROM files WHERE key = ?1 AND purpose = ?2";

@@ -1,5 +1,6 @@
 //! Files: uploaded in pieces, listed, read and deleted.
 
+use super::contents::{self, INSERT_PIECE, Object, ObjectId, Part, Position, Source, Writing};
 use super::database::DatabaseError;
 use super::schema::{DELETED, SUCCEEDED, UPLOADING, WAITING, WHOLE};
 use super::sql::{Row, Transaction};
@@ -8,15 +9,10 @@ use super::{MAX_ITEMS, Page, Result, Store, StoreError};
 use crate::file::{File, Purpose};
 use crate::id::{FileId, Owner};
 
-/// Bytes of a piece.
-pub(super) const PIECE: usize = 256 * 1024;
 /// Results are read in groups of about this size.
 const RESULTS: i64 = 256 * 1024;
 /// Lines of a group at most.
 const GROUP: i64 = 256;
-
-pub(super) const INSERT_PIECE: &str =
-    "INSERT INTO pieces (file, number, content) VALUES (?1, ?2, ?3)";
 
 /// What a file is before its content.
 #[derive(Clone, Debug)]
@@ -36,34 +32,61 @@ pub struct Stored {
     key: i64,
     /// Of results.
     batch: Option<i64>,
+    object: Option<Object>,
 }
 
-/// How far a reader is in a file.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Position(i64);
+/// A file on its way, which nobody sees.
+#[derive(Debug)]
+pub struct Receiving {
+    key: i64,
+    /// Pieces so far.
+    pieces: i64,
+    /// Where its content is not in pieces.
+    object: Option<Writing>,
+}
 
 impl Store {
-    /// Begins a file, which nobody sees before it is whole. Returns its key for [`append`](Self::append).
+    /// Begins a file, which nobody sees before it is whole.
     ///
     /// # Errors
     /// The owner has too many, or there is no room.
-    pub fn begin_file(&self, new: &NewFile) -> Result<i64> {
-        self.change(|transaction| {
+    pub fn begin_file(&self, new: &NewFile) -> Result<Receiving> {
+        let object = self
+            .bucket
+            .as_ref()
+            .map(|bucket| bucket.write(contents::fresh()));
+        let id = object.as_ref().map(|object| object.id);
+        let key = self.change(|transaction| {
             check_count(transaction, "files", &new.owner)?;
             check_room(transaction, self, &new.owner, 1)?;
-            insert(transaction, new, UPLOADING, 0, self.bounds().age, None).map(|(key, _)| key)
+            let inserted = insert(transaction, new, UPLOADING, 0, self.bounds().age, None, id);
+            inserted.map(|(key, _)| key)
+        })?;
+        Ok(Receiving {
+            key,
+            pieces: 0,
+            object,
         })
     }
 
-    /// Adds the piece `number` to a file that is not yet whole: at most [`Store::piece_bytes`], and less only at its end.
+    /// Adds a piece that is not the last: [`Store::piece_bytes`].
     ///
     /// # Errors
     /// The file is too large, there is no room, or the upload was given up.
-    pub fn append(&self, file: i64, number: i64, content: &[u8]) -> Result<()> {
+    pub fn append(&self, file: &mut Receiving, content: Vec<u8>) -> Result<()> {
+        self.count_piece(file, &content)?;
+        match &mut file.object {
+            Some(writing) => self.bucket()?.add(writing, content),
+            None => Ok(()),
+        }
+    }
+
+    /// Counts a piece, and keeps it unless it is for an object.
+    fn count_piece(&self, file: &mut Receiving, content: &[u8]) -> Result<()> {
         let length = i64::try_from(content.len()).unwrap_or(i64::MAX);
         self.change(|transaction| {
             let sql = "SELECT owner, bytes FROM files WHERE key = ?1 AND state = ?2";
-            let found = transaction.query_row(sql, &values![file, UPLOADING], |row| {
+            let found = transaction.query_row(sql, &values![file.key, UPLOADING], |row| {
                 Ok((Owner(row.id(0)?), row.integer(1)?))
             })?;
             let (owner, bytes) = found.ok_or(StoreError::NoFile)?;
@@ -72,35 +95,48 @@ impl Store {
                 return Err(StoreError::FileTooLarge(limit));
             }
             check_room(transaction, self, &owner, length)?;
-            transaction.execute(INSERT_PIECE, &values![file, number, content])?;
+            if file.object.is_none() {
+                transaction.execute(INSERT_PIECE, &values![file.key, file.pieces, content])?;
+            }
             let sql = "UPDATE files SET bytes = bytes + ?2 WHERE key = ?1";
-            transaction.execute(sql, &values![file, length])?;
+            transaction.execute(sql, &values![file.key, length])?;
             Ok(())
-        })
+        })?;
+        file.pieces += 1;
+        Ok(())
     }
 
-    /// Bytes of a piece.
-    pub const fn piece_bytes() -> usize {
-        PIECE
+    /// Bytes of a piece, which is in memory at once.
+    pub fn piece_bytes(&self) -> usize {
+        let bucket = self.bucket.as_ref();
+        bucket.map_or(contents::PIECE, contents::Bucket::part_bytes)
     }
 
-    /// The file is whole: from here on its owner sees it. A name or purpose that came after the content counts.
+    /// Adds the last piece, which may be empty, and the file is whole: from here on its owner sees it. A name or purpose
+    /// that came after the content counts.
     ///
     /// # Errors
-    /// The upload was given up.
+    /// The file is too large, there is no room, or the upload was given up.
     pub fn finish_file(
         &self,
-        key: i64,
+        file: &mut Receiving,
+        last: Vec<u8>,
         name: &str,
         purpose: Purpose,
         age: Option<i64>,
     ) -> Result<File> {
+        if !last.is_empty() {
+            self.count_piece(file, &last)?;
+        }
+        if let Some(writing) = &mut file.object {
+            self.bucket()?.finish(writing, last)?;
+        }
         self.change(|transaction| {
             let changed = transaction.execute(
                 "UPDATE files SET state = ?2, name = ?3, purpose = ?4, expires = created + ?5
                  WHERE key = ?1 AND state = ?6",
                 &values![
-                    key,
+                    file.key,
                     WHOLE,
                     name,
                     purpose.as_str(),
@@ -112,23 +148,30 @@ impl Store {
                 return Err(StoreError::NoFile);
             }
             let sql = format!("SELECT {COLUMNS} FROM files WHERE key = ?1");
-            let found = transaction.query_row(&sql, &values![key], stored)?;
+            let found = transaction.query_row(&sql, &values![file.key], stored)?;
             Ok(found.ok_or(StoreError::NoFile)?.file)
         })
     }
 
-    /// Removes a file that did not become whole.
+    /// Removes a file that did not become whole; one that did is left as it is.
     ///
     /// # Errors
-    /// The database failed.
-    pub fn abandon_file(&self, key: i64) -> Result<()> {
-        self.change(|transaction| {
-            let sql = "DELETE FROM files WHERE key = ?1 AND state = ?2";
-            if transaction.execute(sql, &values![key, UPLOADING])? > 0 {
-                transaction.execute("DELETE FROM pieces WHERE file = ?1", &values![key])?;
+    /// The store failed.
+    pub fn abandon_file(&self, file: &Receiving) -> Result<()> {
+        let removed = self.change(|transaction| {
+            let unfinished = "SELECT 1 FROM files WHERE key = ?1 AND state = ?2";
+            if !transaction.exists(unfinished, &values![file.key, UPLOADING])? {
+                return Ok(false);
             }
-            Ok(())
-        })
+            contents::forget(transaction, "files", "key", file.key)?;
+            transaction.execute("DELETE FROM pieces WHERE file = ?1", &values![file.key])?;
+            transaction.execute("DELETE FROM files WHERE key = ?1", &values![file.key])?;
+            Ok(true)
+        })?;
+        match (&file.object, removed) {
+            (Some(writing), true) => self.bucket()?.abandon(writing),
+            _ => Ok(()),
+        }
     }
 
     /// A file of `owner`.
@@ -182,45 +225,45 @@ impl Store {
         })
     }
 
-    /// The content of a file from `position` on, about a quarter of a megabyte, and where to read on; `None`: it has
-    /// ended. A file that is deleted meanwhile is [`StoreError::NoFile`].
+    /// The content of a file from `position` on, at most a megabyte, and where to read on; `None`: it has ended. A file
+    /// that is deleted meanwhile is [`StoreError::NoFile`].
     ///
     /// # Errors
-    /// The file was deleted.
-    pub fn read_file(
-        &self,
-        stored: &Stored,
-        position: Position,
-    ) -> Result<Option<(Vec<u8>, Position)>> {
-        self.read(|transaction| {
+    /// The file was deleted, or the store failed.
+    pub fn read_file(&self, stored: &Stored, position: Position) -> Result<Part> {
+        let (part, object) = self.read(|transaction| {
             let sql = "SELECT state FROM files WHERE key = ?1";
             let state = transaction.query_row(sql, &values![stored.key], |row| row.integer(0))?;
             state
                 .filter(|state| *state == WHOLE)
                 .ok_or(StoreError::NoFile)?;
-            match stored.batch {
-                None => {
-                    let piece = piece(transaction, stored.key, position.0)?;
-                    Ok(piece.map(|piece| (piece, Position(position.0 + 1))))
-                }
-                Some(batch) => {
-                    let succeeded = stored.file.purpose == Purpose::BatchOutput
-                        && is_output(transaction, batch, stored.file.id)?;
-                    results(transaction, batch, Some(succeeded), position)
-                }
+            if let Some(object) = stored.object {
+                return Ok((None, Some(object)));
             }
-        })
+            let part = match stored.batch {
+                None => contents::piece(transaction, stored.key, position.0)?,
+                Some(batch) => {
+                    let succeeded = is_output(transaction, batch, stored.file.id)?;
+                    results(transaction, batch, Some(succeeded), position)?
+                }
+            };
+            Ok((part, None))
+        })?;
+        match object {
+            Some(object) => self.bucket()?.read(object, position),
+            None => Ok(part),
+        }
     }
-}
 
-/// The piece `number` of a file.
-pub(super) fn piece(
-    transaction: &Transaction<'_>,
-    file: i64,
-    number: i64,
-) -> Result<Option<Vec<u8>>> {
-    let sql = "SELECT content FROM pieces WHERE file = ?1 AND number = ?2";
-    Ok(transaction.query_row(sql, &values![file, number], |row| Ok(row.blob(0)?.to_vec()))?)
+    /// A part of the content of a file, whatever its state.
+    pub(super) fn read_source(&self, source: Source, position: Position) -> Result<Part> {
+        match source {
+            Source::Pieces(file) => {
+                self.read(|transaction| contents::piece(transaction, file, position.0))
+            }
+            Source::Object(object) => self.bucket()?.read(object, position),
+        }
+    }
 }
 
 /// Results of a batch by their lines: of those that succeeded, of the others, or of all.
@@ -229,12 +272,8 @@ pub(super) fn results(
     batch: i64,
     succeeded: Option<bool>,
     position: Position,
-) -> Result<Option<(Vec<u8>, Position)>> {
-    let states = match succeeded {
-        Some(true) => format!("state = {SUCCEEDED}"),
-        Some(false) => format!("state NOT IN ({WAITING}, {SUCCEEDED})"),
-        None => format!("state != {WAITING}"),
-    };
+) -> Result<Part> {
+    let states = states(succeeded);
     let those =
         format!("FROM lines WHERE batch = ?1 AND number > ?2 AND result IS NOT NULL AND {states}");
     // Which they are, by their lengths: no more is read than is returned.
@@ -265,18 +304,20 @@ fn is_output(transaction: &Transaction<'_>, batch: i64, file: FileId) -> Result<
     Ok(transaction.exists(sql, &values![batch, file.0.to_be_bytes()])?)
 }
 
-const COLUMNS: &str = "key, id, name, purpose, bytes, created, expires, batch";
+const COLUMNS: &str = "key, id, name, purpose, bytes, created, expires, batch, object";
 
 fn stored(row: &Row<'_>) -> std::result::Result<Stored, DatabaseError> {
     let purpose = row.text(3)?;
+    let bytes = row.integer(4)?;
     Ok(Stored {
         key: row.integer(0)?,
         batch: row.maybe_integer(7)?,
+        object: row.maybe_id(8)?.map(|id| Object { id, bytes }),
         file: File {
             id: FileId(u128::from_be_bytes(row.id(1)?)),
             name: row.text(2)?,
             purpose: Purpose::parse(&purpose).unwrap_or(Purpose::Requests),
-            bytes: row.integer(4)?,
+            bytes,
             created: row.integer(5)?,
             expires: row.integer(6)?,
         },
@@ -309,7 +350,7 @@ impl Stored {
     }
 }
 
-/// Adds a file; `batch`: whose results it is.
+/// Adds a file; `batch`: whose results it is; `object`: has its content.
 pub(super) fn insert(
     transaction: &Transaction<'_>,
     new: &NewFile,
@@ -317,11 +358,12 @@ pub(super) fn insert(
     bytes: i64,
     age: i64,
     batch: Option<i64>,
+    object: Option<ObjectId>,
 ) -> Result<(i64, FileId)> {
     let id = FileId::new();
     let key = transaction.integer(
-        "INSERT INTO files (id, owner, name, purpose, state, bytes, created, expires, batch)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9) RETURNING key",
+        "INSERT INTO files (id, owner, name, purpose, state, bytes, created, expires, batch, object)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10) RETURNING key",
         &values![
             id.0.to_be_bytes(),
             new.owner.0,
@@ -331,7 +373,8 @@ pub(super) fn insert(
             bytes,
             new.created,
             new.created.saturating_add(new.age.unwrap_or(age)),
-            batch
+            batch,
+            object
         ],
     )?;
     Ok((key, id))
@@ -339,51 +382,55 @@ pub(super) fn insert(
 
 /// Removes a file, or hides it until the batches that need it have ended.
 pub(super) fn remove(transaction: &Transaction<'_>, key: i64, batch: Option<i64>) -> Result<()> {
-    if let Some(batch) = batch {
-        let sql = "SELECT id FROM files WHERE key = ?1";
-        let id = transaction.query_row(sql, &values![key], |row| row.id(0))?;
-        let succeeded = transaction.execute(
-            "UPDATE batches SET output_id = NULL WHERE key = ?1 AND output_id = ?2",
-            &values![batch, id],
-        )? > 0;
-        let states = match succeeded {
-            true => format!("state = {SUCCEEDED}"),
-            false => format!("state NOT IN ({WAITING}, {SUCCEEDED})"),
-        };
-        if !succeeded {
-            transaction.execute(
-                "UPDATE batches SET failures_id = NULL WHERE key = ?1",
-                &values![batch],
-            )?;
-        }
-        let freed = transaction.integer(
-            &format!(
-                "SELECT COALESCE(SUM(LENGTH(result)), 0) FROM lines WHERE batch = ?1 AND {states}"
-            ),
-            &values![batch],
-        )?;
-        transaction.execute(
-            &format!("UPDATE lines SET result = NULL WHERE batch = ?1 AND {states}"),
-            &values![batch],
-        )?;
-        transaction.execute(
-            "UPDATE batches SET bytes = CASE WHEN bytes > ?2 THEN bytes - ?2 ELSE 0 END WHERE key = ?1",
-            &values![batch, freed],
-        )?;
-        transaction.execute("DELETE FROM files WHERE key = ?1", &values![key])?;
-        return Ok(());
-    }
     let needed = "SELECT 1 FROM batches WHERE input = ?1 AND ended IS NULL";
-    if transaction.exists(needed, &values![key])? {
-        transaction.execute(
-            "UPDATE files SET state = ?2 WHERE key = ?1",
-            &values![key, DELETED],
-        )?;
-    } else {
-        transaction.execute("DELETE FROM pieces WHERE file = ?1", &values![key])?;
-        transaction.execute("DELETE FROM files WHERE key = ?1", &values![key])?;
+    match batch {
+        Some(batch) => remove_results(transaction, key, batch)?,
+        None if transaction.exists(needed, &values![key])? => {
+            let sql = "UPDATE files SET state = ?2 WHERE key = ?1";
+            transaction.execute(sql, &values![key, DELETED])?;
+            return Ok(());
+        }
+        None => drop(transaction.execute("DELETE FROM pieces WHERE file = ?1", &values![key])?),
     }
+    contents::forget(transaction, "files", "key", key)?;
+    transaction.execute("DELETE FROM files WHERE key = ?1", &values![key])?;
     Ok(())
+}
+
+/// Frees the results of a batch that a file has.
+fn remove_results(transaction: &Transaction<'_>, key: i64, batch: i64) -> Result<()> {
+    let sql = "SELECT id, object, bytes FROM files WHERE key = ?1";
+    let found = transaction.query_row(sql, &values![key], |row| {
+        Ok((row.id(0)?, row.maybe_id(1)?.is_some(), row.integer(2)?))
+    })?;
+    let Some((id, is_object, bytes)) = found else {
+        return Ok(());
+    };
+    let sql = "UPDATE batches SET output_id = NULL WHERE key = ?1 AND output_id = ?2";
+    let succeeded = transaction.execute(sql, &values![batch, id])? > 0;
+    if !succeeded {
+        let sql = "UPDATE batches SET failures_id = NULL WHERE key = ?1";
+        transaction.execute(sql, &values![batch])?;
+    }
+    if !is_object {
+        let states = states(Some(succeeded));
+        let sql = format!("UPDATE lines SET result = NULL WHERE batch = ?1 AND {states}");
+        transaction.execute(&sql, &values![batch])?;
+    }
+    transaction.execute(
+        "UPDATE batches SET bytes = CASE WHEN bytes > ?2 THEN bytes - ?2 ELSE 0 END WHERE key = ?1",
+        &values![batch, bytes],
+    )?;
+    Ok(())
+}
+
+/// The lines that succeeded, the others, or all that have results.
+pub(super) fn states(succeeded: Option<bool>) -> String {
+    match succeeded {
+        Some(true) => format!("state = {SUCCEEDED}"),
+        Some(false) => format!("state NOT IN ({WAITING}, {SUCCEEDED})"),
+        None => format!("state != {WAITING}"),
+    }
 }
 
 /// Whether the owner may have one more row of `table`.

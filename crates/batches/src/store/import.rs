@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 
+use super::contents::{self, Position};
 use super::leases::{self, Claim};
 use super::value::values;
-use super::{MAX_LINES, Result, Store, files};
+use super::{MAX_LINES, Result, Store};
 use crate::batch::Status;
 use crate::input::{InputError, InputErrors, Lines, read_entry};
 
@@ -39,14 +40,14 @@ impl Store {
             transaction.execute("DELETE FROM lines WHERE batch = ?1", &values![claim.key])?;
             Ok(())
         })?;
-        let input: i64 = self.read(|transaction| {
+        let input = self.read(|transaction| {
             let sql = "SELECT input FROM batches WHERE key = ?1";
-            Ok(transaction.integer(sql, &values![claim.key])?)
+            contents::source(transaction, transaction.integer(sql, &values![claim.key])?)
         })?;
         let mut reading = Reading::new(&claim.batch.endpoint, self.bounds().line_bytes);
         let mut lines = Lines::default();
-        let mut number = 0;
-        while let Some(piece) = self.read(|transaction| files::piece(transaction, input, number))? {
+        let mut position = Position::default();
+        while let Some((piece, next)) = self.read_source(input, position)? {
             lines.feed(&piece, |start, line| reading.line(start, line));
             if lines.pending() > self.bounds().line_bytes {
                 reading.too_long();
@@ -58,7 +59,7 @@ impl Store {
             if reading.read.len() >= GROUP {
                 self.write(claim, &mut reading)?;
             }
-            number += 1;
+            position = next;
         }
         if !reading.is_hopeless() {
             lines.end(|start, line| reading.line(start, line));

@@ -1,10 +1,11 @@
 //! Who runs which batch. A holder takes batches that nobody runs and renews its leases; a batch whose holder is gone is
 //! free once its lease has run out.
 
+use super::contents::{self, Source};
 use super::schema::WAITING;
 use super::sql::Transaction;
 use super::value::values;
-use super::{Result, Store, StoreError, batches, files};
+use super::{Result, Store, StoreError, batches};
 use crate::batch::Batch;
 use crate::id::Owner;
 use crate::input::read_entry;
@@ -89,7 +90,7 @@ impl Store {
     /// than `bytes` of them but for the first.
     ///
     /// # Errors
-    /// The batch is no longer held, or the database failed.
+    /// The batch is no longer held, or the store failed.
     pub fn waiting(
         &self,
         claim: &Claim,
@@ -97,7 +98,9 @@ impl Store {
         most: usize,
         bytes: usize,
     ) -> Result<Vec<Work>> {
-        self.read(|transaction| {
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+        let (lines, ranges, contents, object) = self.read(|transaction| {
             check(transaction, claim)?;
             let sql = "SELECT input FROM batches WHERE key = ?1";
             let input = transaction.integer(sql, &values![claim.key])?;
@@ -105,31 +108,42 @@ impl Store {
                 "SELECT number, custom_id, start, length FROM lines
                  WHERE batch = ?1 AND state = {WAITING} AND number > ?2 ORDER BY number LIMIT ?3"
             );
-            let most = i64::try_from(most).unwrap_or(i64::MAX);
             let rows = transaction.query(&sql, &values![claim.key, after, most], |row| {
-                let size = |size| usize::try_from(size).unwrap_or(0);
-                let (start, length) = (size(row.integer(2)?), size(row.integer(3)?));
-                Ok((row.integer(0)?, row.text(1)?, start, length))
+                let size = |size| u64::try_from(size).unwrap_or(0);
+                let range = (size(row.integer(2)?), size(row.integer(3)?));
+                Ok(((row.integer(0)?, row.text(1)?), range))
             })?;
-            let (mut work, mut total) = (Vec::new(), 0_usize);
-            let mut content = Content::new(input);
-            for (number, custom_id, start, length) in rows {
-                total = total.saturating_add(length);
-                if !work.is_empty() && total > bytes {
-                    break;
+            let mut total = 0_u64;
+            let fitting = rows.into_iter().take_while(|(_, (_, length))| {
+                let is_first = total == 0;
+                total = total.saturating_add(*length);
+                is_first || total <= bytes
+            });
+            let (lines, ranges): (Vec<_>, Vec<_>) = fitting.unzip();
+            Ok(match contents::source(transaction, input)? {
+                Source::Pieces(file) => {
+                    let contents = contents::ranges(transaction, file, &ranges)?;
+                    (lines, ranges, contents, None)
                 }
-                let line = content.range(transaction, start, length)?;
-                // It was read when the batch began.
-                let entry = read_entry(&line, &claim.batch.endpoint);
-                let body = entry.map(|entry| entry.body.get().as_bytes().to_vec());
-                work.push(Work {
-                    number,
-                    custom_id,
-                    body: body.unwrap_or_default(),
-                });
+                Source::Object(object) => (lines, ranges, Vec::new(), Some(object)),
+            })
+        })?;
+        let contents = match object {
+            Some(object) => self.bucket()?.ranges(object, &ranges)?,
+            None => contents,
+        };
+        let work = lines.into_iter().zip(contents);
+        let work = work.map(|((number, custom_id), line)| {
+            // It was read when the batch began.
+            let entry = read_entry(&line, &claim.batch.endpoint);
+            let body = entry.map(|entry| entry.body.get().as_bytes().to_vec());
+            Work {
+                number,
+                custom_id,
+                body: body.unwrap_or_default(),
             }
-            Ok(work)
-        })
+        });
+        Ok(work.collect())
     }
 }
 
@@ -138,49 +152,6 @@ pub(super) fn check(transaction: &Transaction<'_>, claim: &Claim) -> Result<()> 
     let sql = "SELECT 1 FROM batches WHERE key = ?1 AND holder = ?2 AND ended IS NULL";
     let held = transaction.exists(sql, &values![claim.key, claim.holder])?;
     held.then_some(()).ok_or(StoreError::LeaseLost)
-}
-
-/// Reads ranges of a file, which follow each other.
-struct Content {
-    file: i64,
-    number: i64,
-    piece: Vec<u8>,
-}
-
-impl Content {
-    fn new(file: i64) -> Self {
-        Self {
-            file,
-            number: -1,
-            piece: Vec::new(),
-        }
-    }
-
-    fn range(
-        &mut self,
-        transaction: &Transaction<'_>,
-        start: usize,
-        length: usize,
-    ) -> Result<Vec<u8>> {
-        let mut range = Vec::with_capacity(length);
-        let mut at = start;
-        while range.len() < length {
-            let number = i64::try_from(at / files::PIECE).unwrap_or(i64::MAX);
-            if number != self.number {
-                let piece = files::piece(transaction, self.file, number)
-                    .map(|piece| piece.unwrap_or_default());
-                (self.number, self.piece) = (number, piece?);
-            }
-            let rest = self.piece.get(at % files::PIECE..).unwrap_or_default();
-            let part = &rest[..rest.len().min(length - range.len())];
-            if part.is_empty() {
-                break;
-            }
-            range.extend_from_slice(part);
-            at += part.len();
-        }
-        Ok(range)
-    }
 }
 
 /// The next line's `custom_id`, of those without a result; used where all of them end.

@@ -78,13 +78,8 @@ pub(super) struct Transaction<'a> {
 }
 
 impl Postgres {
-    /// Connects, and makes `tables` there unless there are some; returns the version of those that are as well.
-    pub(super) fn open(
-        config: Config,
-        clock: Clock,
-        tables: &str,
-        version: i64,
-    ) -> Result<(Self, i64)> {
+    /// Connects, and makes the tables that `steps` lead to of those that are there; returns their version as well.
+    pub(super) fn open(config: Config, clock: Clock, steps: &[&str]) -> Result<(Self, i64)> {
         let link = || {
             Mutex::new(Link {
                 config: config.clone(),
@@ -96,7 +91,7 @@ impl Postgres {
             reader: link(),
             clock,
         };
-        let found = opened.change(|transaction| transaction.prepare(tables, version))?;
+        let found = opened.change(|transaction| transaction.prepare(steps))?;
         Ok((opened, found))
     }
 
@@ -277,25 +272,35 @@ impl Transaction<'_> {
         Ok(first.transpose()?.flatten())
     }
 
-    /// Makes the tables unless they are there; returns the version of those that are.
-    fn prepare(&self, tables: &str, version: i64) -> Result<i64> {
+    /// Takes the steps that were not yet taken; returns the version of the tables that are there now.
+    fn prepare(&self, steps: &[&str]) -> Result<i64> {
         let is_there = "SELECT CAST(1 AS BIGINT) WHERE to_regclass('inflight_layout') IS NOT NULL";
         if self.integer(is_there)?.is_none() {
-            let key = "INTEGER PRIMARY KEY AUTOINCREMENT";
-            let identity = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY";
-            let tables = tables.replace(key, identity);
-            let tables = tables
-                .replace(" INTEGER", " BIGINT")
-                .replace(" BLOB", " BYTEA");
-            self.open.run(&tables)?;
-            self.open.run(&format!(
+            self.open.run(
                 "CREATE TABLE inflight_layout (version BIGINT NOT NULL);
-                 INSERT INTO inflight_layout VALUES ({version})"
-            ))?;
+                 INSERT INTO inflight_layout VALUES (0)",
+            )?;
         }
         let found = self.integer("SELECT version FROM inflight_layout")?;
-        found.ok_or(DatabaseError::Form)
+        let mut version = found.ok_or(DatabaseError::Form)?;
+        for step in steps.iter().skip(usize::try_from(version).unwrap_or(0)) {
+            self.open.run(&translated(step))?;
+            version += 1;
+            let sql = format!("UPDATE inflight_layout SET version = {version}");
+            self.open.run(&sql)?;
+        }
+        Ok(version)
     }
+}
+
+/// Tables as PostgreSQL reads them.
+pub(super) fn translated(tables: &str) -> String {
+    let key = "INTEGER PRIMARY KEY AUTOINCREMENT";
+    let identity = "BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY";
+    let tables = tables.replace(key, identity);
+    tables
+        .replace(" INTEGER", " BIGINT")
+        .replace(" BLOB", " BYTEA")
 }
 
 fn kind(value: &Value<'_>) -> Type {

@@ -1,7 +1,9 @@
-//! The tables, as SQLite reads them.
+//! The tables, as SQLite reads them, and how they became what they are.
 
-/// Raised with each change that an earlier version cannot read.
-pub(super) const VERSION: i64 = 1;
+/// What makes each version's tables of those of the version before; an empty database has none.
+pub(super) const STEPS: [&str; 2] = [TABLES, OBJECTS];
+/// The version that the steps lead to. A program leaves databases of later ones alone.
+pub(super) const VERSION: i64 = STEPS.len() as i64;
 
 /// States of a file.
 pub(super) const UPLOADING: i64 = 0;
@@ -15,7 +17,7 @@ pub(super) const SUCCEEDED: i64 = 1;
 pub(super) const FAILED: i64 = 2;
 pub(super) const UNRUN: i64 = 3;
 
-pub(super) const TABLES: &str = "
+const TABLES: &str = "
 CREATE TABLE files (
     key INTEGER PRIMARY KEY AUTOINCREMENT,
     id BLOB NOT NULL UNIQUE,
@@ -84,4 +86,25 @@ CREATE TABLE lines (
 );
 CREATE UNIQUE INDEX lines_by_name ON lines (batch, custom_id);
 CREATE INDEX lines_waiting ON lines (batch, number) WHERE state = 0;
+";
+
+/// Contents may be objects of a bucket, each by its number.
+const OBJECTS: &str = "
+-- The object with the content; without one, it is in `pieces`, or in `lines` for results.
+ALTER TABLE files ADD COLUMN object BLOB;
+CREATE INDEX files_by_object ON files (object) WHERE object IS NOT NULL;
+-- The object with the results, where they are not files.
+ALTER TABLE batches ADD COLUMN object BLOB;
+CREATE INDEX batches_by_object ON batches (object) WHERE object IS NOT NULL;
+-- When all of its lines had results.
+ALTER TABLE batches ADD COLUMN finalizing INTEGER;
+-- Objects that nothing names any more and that are still to be deleted.
+CREATE TABLE removed (
+    object BLOB NOT NULL PRIMARY KEY
+);
+-- What all processes that share the database must agree on.
+CREATE TABLE settings (
+    name TEXT NOT NULL PRIMARY KEY,
+    value TEXT NOT NULL
+);
 ";

@@ -29,10 +29,10 @@ pub(super) struct Sqlite {
 }
 
 impl Sqlite {
-    /// Opens `path`, and makes `tables` there unless there are some; returns the version of those that are as well.
-    pub(super) fn open(path: &Path, tables: &str, version: i64) -> rusqlite::Result<(Self, i64)> {
+    /// Opens `path`, and makes the tables that `steps` lead to of those that are there; returns their version as well.
+    pub(super) fn open(path: &Path, steps: &[&str]) -> rusqlite::Result<(Self, i64)> {
         let mut writer = connect(path)?;
-        let found = prepare(&mut writer, tables, version)?;
+        let found = prepare(&mut writer, steps)?;
         let opened = Self {
             writer: Mutex::new(writer),
             reader: Mutex::new(connect(path)?),
@@ -138,17 +138,16 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Makes the tables unless they are there; returns the version of those that are.
-fn prepare(connection: &mut Connection, tables: &str, version: i64) -> rusqlite::Result<i64> {
+/// Takes the steps that were not yet taken; returns the version of the tables that are there now.
+fn prepare(connection: &mut Connection, steps: &[&str]) -> rusqlite::Result<i64> {
     let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
-    let found = |transaction: &Connection| {
-        transaction.pragma_query_value(None, "user_version", |row| row.get(0))
-    };
-    if found(&transaction)? == 0_i64 {
-        transaction.execute_batch(tables)?;
-        transaction.pragma_update(None, "user_version", version)?;
+    let mut version: i64 =
+        transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    for step in steps.iter().skip(usize::try_from(version).unwrap_or(0)) {
+        transaction.execute_batch(step)?;
+        version += 1;
     }
-    let found = found(&transaction)?;
+    transaction.pragma_update(None, "user_version", version)?;
     transaction.commit()?;
-    Ok(found)
+    Ok(version)
 }
