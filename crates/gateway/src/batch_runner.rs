@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inflight_base::error_chain;
-use inflight_batches::{Claim, Close, Load, Status, StoreError, room};
+use inflight_batches::{Claim, Close, Load, Status, Store, StoreError, room};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
@@ -28,6 +28,8 @@ const MOST_BATCHES: usize = 8;
 const QUIET: Duration = Duration::from_secs(10);
 /// How often what is too old goes.
 const SWEEP: Duration = Duration::from_secs(60);
+/// How often the objects that nothing names are looked for, in all of them.
+const SWEEP_OBJECTS: Duration = Duration::from_secs(3600);
 
 /// See the module.
 pub(crate) struct Runner {
@@ -43,6 +45,8 @@ pub(crate) struct Runner {
     lines: JoinSet<Ran>,
     next_tick: Instant,
     next_sweep: Instant,
+    next_object_sweep: Instant,
+    sweep: JoinSet<()>,
     /// When a client's request was last seen.
     last_client: Option<Instant>,
 }
@@ -61,6 +65,9 @@ impl Runner {
             lines: JoinSet::new(),
             next_tick: Instant::now(),
             next_sweep: Instant::now(),
+            // Gateways that start together do not do the same at the same time.
+            next_object_sweep: Instant::now() + SWEEP_OBJECTS.mul_f64(rand::random_range(0.1..1.0)),
+            sweep: JoinSet::new(),
             last_client: None,
         }
     }
@@ -93,7 +100,7 @@ impl Runner {
                 self.tick(is_stopping).await;
             }
             if !is_stopping {
-                self.fill().await;
+                self.fill();
             } else if self.lines.is_empty() {
                 break;
             }
@@ -119,6 +126,10 @@ impl Runner {
     fn take(&mut self, ran: Option<Ran>) {
         // One that was broken off belongs to a batch that is no longer held.
         let Some(ran) = ran else { return };
+        if ran.is_end() {
+            self.held.retain(|held| held.id() != ran.batch());
+            return;
+        }
         let held = self.held.iter_mut().find(|held| held.id() == ran.batch());
         let Some(held) = held else { return };
         let end = held.take(ran, Instant::now());
@@ -141,8 +152,8 @@ impl Runner {
             match recorded {
                 Ok(false) => held.recorded(),
                 Ok(true) => {
-                    tracing::info!(batch = %held.id(), "a batch is complete");
-                    gone.push(held.id());
+                    held.recorded();
+                    held.close(&self.batches, Close::Completed, &mut self.lines);
                 }
                 Err(StoreError::LeaseLost) => gone.push(held.id()),
                 // They are written again with the next ones.
@@ -156,8 +167,7 @@ impl Runner {
     async fn tick(&mut self, is_stopping: bool) {
         let (holder, now) = (self.holder, batches::now());
         let most = if is_stopping { 0 } else { MOST_BATCHES };
-        let claim =
-            move |store: &inflight_batches::Store| store.claim(holder, most, now, now + LEASE);
+        let claim = move |store: &Store| store.claim(holder, most, now, now + LEASE);
         let claims = match self.batches.run(claim).await {
             Ok(claims) => claims,
             Err(error) => return failed(&error),
@@ -166,49 +176,67 @@ impl Runner {
         self.held
             .retain(|held| claims.iter().any(|claim| claim.batch.id == held.id()));
         for claim in claims {
-            self.look_at(claim, now).await;
+            self.look_at(claim, now);
         }
-        if self.next_sweep <= Instant::now() {
-            self.next_sweep = Instant::now() + SWEEP;
-            if let Err(error) = self.batches.run(move |store| store.sweep(now)).await {
-                failed(&error);
-            }
-        }
+        self.sweep(now);
     }
 
-    async fn look_at(&mut self, claim: Claim, now: i64) {
-        let why = match claim.batch.status {
+    /// Has what is too old removed, while lines run.
+    fn sweep(&mut self, now: i64) {
+        while self.sweep.try_join_next().is_some() {}
+        if self.next_sweep > Instant::now() || !self.sweep.is_empty() {
+            return;
+        }
+        self.next_sweep = Instant::now() + SWEEP;
+        let are_objects_due = self.next_object_sweep <= Instant::now();
+        if are_objects_due {
+            self.next_object_sweep = Instant::now() + SWEEP_OBJECTS;
+        }
+        let batches = Arc::clone(&self.batches);
+        self.sweep.spawn(async move {
+            let sweep = move |store: &Store| {
+                store.sweep(now)?;
+                if are_objects_due {
+                    store.sweep_objects()?;
+                }
+                Ok(())
+            };
+            if let Err(error) = batches.run(sweep).await {
+                failed(&error);
+            }
+        });
+    }
+
+    fn look_at(&mut self, claim: Claim, now: i64) {
+        let (status, expires) = (claim.batch.status, claim.batch.expires);
+        let place = self
+            .held
+            .iter()
+            .position(|held| held.id() == claim.batch.id);
+        let place = place.unwrap_or_else(|| {
+            self.held.push(Held::new(claim.clone()));
+            self.held.len() - 1
+        });
+        let Some(held) = self.held.get_mut(place) else {
+            return;
+        };
+        held.claim = claim;
+        let why = match status {
             Status::Cancelling => Some(Close::Cancelled),
-            _ if claim.batch.expires <= now => Some(Close::Expired),
+            // Another gateway may have begun to.
+            Status::Finalizing => Some(Close::Completed),
+            _ if expires <= now => Some(Close::Expired),
             _ => None,
         };
-        if let Some(why) = why {
-            // What runs is broken off.
-            self.held.retain(|held| held.id() != claim.batch.id);
-            let close = move |store: &inflight_batches::Store| store.close(&claim, why, now);
-            match self.batches.run(close).await {
-                Ok(()) | Err(StoreError::LeaseLost) => {}
-                Err(error) => failed(&error),
-            }
-            return;
+        match why {
+            Some(why) => held.close(&self.batches, why, &mut self.lines),
+            None if status == Status::Validating => held.import(&self.batches, &mut self.lines),
+            None => {}
         }
-        if let Some(held) = self
-            .held
-            .iter_mut()
-            .find(|held| held.id() == claim.batch.id)
-        {
-            held.claim = claim;
-            return;
-        }
-        let mut held = Held::new(claim);
-        if held.claim.batch.status == Status::Validating {
-            held.import(&self.batches, &mut self.lines);
-        }
-        self.held.push(held);
     }
 
     /// Begins as many lines as there is room for, of each batch in turn.
-    async fn fill(&mut self) {
+    fn fill(&mut self) {
         let open = usize::try_from(self.state.metrics.active_requests.get()).unwrap_or(0);
         let workers = self.state.table.workers();
         let mut running = self.running();
@@ -226,7 +254,7 @@ impl Runner {
         let mut without = 0;
         while running < room && without < self.held.len() {
             self.turn = (self.turn + 1) % self.held.len();
-            match self.begin(self.turn).await {
+            match self.begin(self.turn) {
                 true => {
                     without = 0;
                     running += 1;
@@ -237,7 +265,7 @@ impl Runner {
     }
 
     /// Begins the next line of a batch; false: it has none to begin now.
-    async fn begin(&mut self, place: usize) -> bool {
+    fn begin(&mut self, place: usize) -> bool {
         let Some(held) = self.held.get_mut(place) else {
             return false;
         };
@@ -245,13 +273,7 @@ impl Runner {
         let Some(key) = self.state.access.of_files(held.claim.owner) else {
             return false;
         };
-        let line = match held.next(&self.batches, Instant::now()).await {
-            Ok(line) => line,
-            Err(error) => {
-                failed(&error);
-                None
-            }
-        };
+        let line = held.next(&self.batches, &mut self.lines, Instant::now());
         let Some(line) = line else { return false };
         if !line::may_begin(&self.state, &line.work.body) {
             held.later(line, Instant::now() + TICK);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use inflight_base::blocking;
 use inflight_base::wall_clock::unix_seconds;
-use inflight_batches::{Bounds, DataUrl, Share, Store, StoreError};
+use inflight_batches::{Bounds, DataUrl, ObjectsUrl, Share, Store, StoreError};
 use inflight_openai::ApiError;
 use tokio::sync::Notify;
 
@@ -33,18 +33,19 @@ pub(crate) enum Place {
 }
 
 impl Batches {
-    /// Opens the store at `place`.
+    /// Opens the store at `place`, with contents at `objects`.
     ///
     /// # Errors
     /// It cannot be used.
     pub(crate) async fn open(
         place: Place,
+        objects: Option<ObjectsUrl>,
         bounds: Bounds,
         share: Share,
     ) -> Result<Arc<Self>, StoreError> {
         let open = move || match place {
-            Place::Directory(directory) => Store::open(&directory, bounds),
-            Place::Database(url) => Store::connect(&url, bounds),
+            Place::Directory(directory) => Store::open(&directory, objects.as_ref(), bounds),
+            Place::Database(url) => Store::connect(&url, objects.as_ref(), bounds),
         };
         let store = blocking::run(open).await;
         Ok(Arc::new(Self {
@@ -56,6 +57,16 @@ impl Batches {
 
     pub(crate) fn bounds(&self) -> &Bounds {
         self.store.bounds()
+    }
+
+    /// Bytes of a piece of an upload.
+    pub(crate) fn piece_bytes(&self) -> usize {
+        self.store.piece_bytes()
+    }
+
+    /// Deletes the objects of what was deleted, though nobody waits for it.
+    pub(crate) fn purge(&self) {
+        self.later(|store| store.purge().map(drop));
     }
 
     /// Does `work` where it may block.

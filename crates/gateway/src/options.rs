@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, ArgGroup, Parser};
 use http::{HeaderValue, Uri};
-use inflight_batches::DataUrl;
+use inflight_batches::{DataUrl, ObjectsUrl};
 use inflight_openai::ReasoningField;
 use inflight_parsers::{ReasoningFormat, ToolFormat};
 use inflight_traces::DEFAULT_RATIO;
@@ -236,14 +236,20 @@ pub struct GatewayOptions {
 
     /// Directory for the files and batches of `/v1/files`, `/v1/batches` and `/v1/messages/batches`; several gateways of
     /// one machine may share it. By default, there are none
-    #[arg(long, value_name = "DIRECTORY")]
+    #[arg(long, value_name = "DIRECTORY", group = "data")]
     pub data_dir: Option<PathBuf>,
 
     /// PostgreSQL for these files and batches instead of a directory, such as `postgresql://USER@HOST/DATABASE`; gateways
     /// of several machines may share it. Its password may come as `PGPASSWORD`, or with the whole URL as
     /// `INFLIGHT_DATA_URL`: everyone on the machine can read it here
-    #[arg(long, value_name = "URL", value_parser = data_url, conflicts_with = "data_dir")]
+    #[arg(long, value_name = "URL", value_parser = data_url, conflicts_with = "data_dir", group = "data")]
     pub data_url: Option<DataUrl>,
+
+    /// Bucket of an S3 server for the contents of these files and for results, such as `s3://BUCKET/PREFIX`; by default
+    /// the database has them. The server, the region and the key come from AWS's usual variables:
+    /// `AWS_ENDPOINT_URL_S3`, `AWS_REGION`, `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`
+    #[arg(long, value_name = "URL", value_parser = data_objects, requires = "data")]
+    pub data_objects: Option<ObjectsUrl>,
 
     /// Largest file of `/v1/files`; OpenAI's limit for a batch
     #[arg(long, value_name = "BYTES", default_value_t = 200 << 20, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
@@ -382,6 +388,11 @@ fn origin(text: &str) -> Result<HeaderValue, String> {
 /// Its text is read when it is used, so that no error repeats a password.
 fn data_url(text: &str) -> Result<DataUrl, std::convert::Infallible> {
     Ok(DataUrl::new(text))
+}
+
+/// It is read when it is used, too: somebody may put a key into it.
+fn data_objects(text: &str) -> Result<ObjectsUrl, std::convert::Infallible> {
+    Ok(ObjectsUrl::new(text))
 }
 
 fn api_key(text: &str) -> Result<ApiKey, String> {

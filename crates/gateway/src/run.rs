@@ -41,7 +41,7 @@ pub enum ServeError {
     /// A file for TLS to workers cannot be used.
     #[error(transparent)]
     UpstreamTls(#[from] HandshakeError),
-    /// The store of `--data-dir` or `--data-url` cannot be used.
+    /// The store of `--data-dir` or `--data-url`, or its `--data-objects`, cannot be used.
     #[error(transparent)]
     Batches(#[from] StoreError),
     /// Traces cannot be exported.

@@ -3,9 +3,10 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
 
 use inflight_batches::{
-    BatchId, Claim, Done, Outcome, Status, StoreError, Usage, Work, output_line,
+    BatchId, Claim, Close, Done, Outcome, Status, Store, StoreError, Usage, Work, output_line,
 };
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
@@ -18,6 +19,10 @@ use crate::state::AppState;
 /// Lines that are read from the store at once, and their bytes.
 const READ: usize = 32;
 const READ_BYTES: usize = 4 << 20;
+/// With fewer left, the next are read.
+const FEW: usize = READ / 2;
+/// How long what the store could not do waits.
+const PAUSE: Duration = Duration::from_secs(5);
 /// Lines that wait to be tried again; beyond, no others are begun.
 const MOST_LATER: usize = 64;
 
@@ -41,13 +46,37 @@ pub(super) enum Ran {
         batch: BatchId,
         result: Result<bool, StoreError>,
     },
+    /// Lines after the one with this number.
+    Read {
+        batch: BatchId,
+        after: i64,
+        result: Result<Vec<Work>, StoreError>,
+    },
+    Closed {
+        batch: BatchId,
+        result: Result<(), StoreError>,
+    },
 }
 
 impl Ran {
     pub(super) fn batch(&self) -> BatchId {
         match self {
-            Self::Line { batch, .. } | Self::Imported { batch, .. } => *batch,
+            Self::Line { batch, .. }
+            | Self::Imported { batch, .. }
+            | Self::Read { batch, .. }
+            | Self::Closed { batch, .. } => *batch,
         }
+    }
+
+    /// Whether the batch has ended, or is another's.
+    pub(super) fn is_end(&self) -> bool {
+        matches!(
+            self,
+            Self::Closed {
+                result: Ok(()) | Err(StoreError::LeaseLost),
+                ..
+            }
+        )
     }
 }
 
@@ -62,7 +91,12 @@ pub(super) struct Held {
     read: i64,
     is_read_out: bool,
     running: HashMap<i64, AbortHandle>,
-    importing: Option<AbortHandle>,
+    /// What reads lines from the store.
+    reading: Option<AbortHandle>,
+    /// What begins or ends the batch: nothing else is done meanwhile.
+    changing: Option<AbortHandle>,
+    /// The store is not asked before.
+    not_before: Instant,
     /// Results that are not yet kept.
     done: Vec<Done>,
     /// Those that are being written.
@@ -78,7 +112,9 @@ impl Held {
             read: 0,
             is_read_out: false,
             running: HashMap::new(),
-            importing: None,
+            reading: None,
+            changing: None,
+            not_before: Instant::now(),
             done: Vec::new(),
             writing: Arc::default(),
         }
@@ -92,10 +128,13 @@ impl Held {
         self.running.len()
     }
 
-    /// Has its lines read from its file.
+    /// Has its lines read from its file, unless they are being read.
     pub(super) fn import(&mut self, batches: &Arc<Batches>, tasks: &mut JoinSet<Ran>) {
+        if self.changing.is_some() || Instant::now() < self.not_before {
+            return;
+        }
         let (claim, batches) = (self.claim.clone(), Arc::clone(batches));
-        self.importing = Some(tasks.spawn(async move {
+        self.changing = Some(tasks.spawn(async move {
             let batch = claim.batch.id;
             let now = batches::now();
             let result = batches.run(move |store| store.import(&claim, now)).await;
@@ -104,40 +143,87 @@ impl Held {
         }));
     }
 
+    /// Has the batch ended, unless it is being ended. What runs is broken off.
+    pub(super) fn close(&mut self, batches: &Arc<Batches>, why: Close, tasks: &mut JoinSet<Ran>) {
+        self.stop_lines();
+        if self.changing.is_some() || Instant::now() < self.not_before {
+            return;
+        }
+        let (claim, batches) = (self.claim.clone(), Arc::clone(batches));
+        self.changing = Some(tasks.spawn(async move {
+            let batch = claim.batch.id;
+            let now = batches::now();
+            let close = move |store: &Store| store.close(&claim, why, now);
+            let result = batches.run(close).await;
+            if result.is_ok() {
+                tracing::info!(%batch, ?why, "a batch has ended");
+            }
+            Ran::Closed { batch, result }
+        }));
+    }
+
+    fn stop_lines(&mut self) {
+        for (_, task) in self.running.drain() {
+            task.abort();
+        }
+        if let Some(task) = self.reading.take() {
+            task.abort();
+        }
+        self.waiting.clear();
+        self.later.clear();
+        self.done.clear();
+        self.writing = Arc::default();
+    }
+
     /// The next line to begin; `None`: there is none now.
-    ///
-    /// # Errors
-    /// The store failed.
-    pub(super) async fn next(
+    pub(super) fn next(
         &mut self,
-        batches: &Batches,
+        batches: &Arc<Batches>,
+        tasks: &mut JoinSet<Ran>,
         now: Instant,
-    ) -> Result<Option<Waiting>, StoreError> {
+    ) -> Option<Waiting> {
         // Results that cannot be kept are not added to.
-        let is_ready = self.importing.is_none() && self.claim.batch.status == Status::InProgress;
+        let is_ready = self.changing.is_none() && self.claim.batch.status == Status::InProgress;
         if !is_ready || !self.writing.is_empty() {
-            return Ok(None);
+            return None;
         }
         if let Some(place) = self.later.iter().position(|(at, _)| *at <= now) {
-            return Ok(Some(self.later.swap_remove(place).1));
+            return Some(self.later.swap_remove(place).1);
         }
-        if self.waiting.is_empty() && !self.is_read_out && self.later.len() < MOST_LATER {
-            let (claim, after) = (self.claim.clone(), self.read);
-            let read = batches
-                .run(move |store| store.waiting(&claim, after, READ, READ_BYTES))
-                .await?;
-            self.is_read_out = read.is_empty();
-            self.read = read.last().map_or(self.read, |work| work.number);
-            self.waiting
-                .extend(read.into_iter().map(|work| Waiting { work, tries: 0 }));
-        }
+        self.read(batches, tasks, now);
         let line = self.waiting.pop_front();
         let is_idle = self.running.is_empty() && self.later.is_empty() && self.done.is_empty();
-        if line.is_none() && is_idle {
+        if line.is_none() && is_idle && self.is_read_out {
             // Whatever has no result is read again.
             (self.read, self.is_read_out) = (0, false);
         }
-        Ok(line)
+        line
+    }
+
+    /// Has more lines read, if few are left.
+    fn read(&mut self, batches: &Arc<Batches>, tasks: &mut JoinSet<Ran>, now: Instant) {
+        let is_wanted = self.waiting.len() < FEW && self.later.len() < MOST_LATER;
+        let is_read = self.reading.is_some() || self.is_read_out || now < self.not_before;
+        if !is_wanted || is_read {
+            return;
+        }
+        let (claim, batches, after) = (self.claim.clone(), Arc::clone(batches), self.read);
+        self.reading = Some(tasks.spawn(async move {
+            let batch = claim.batch.id;
+            let read = move |store: &Store| store.waiting(&claim, after, READ, READ_BYTES);
+            let result = batches.run(read).await;
+            Ran::Read {
+                batch,
+                after,
+                result,
+            }
+        }));
+    }
+
+    /// The store could not do something: it is asked again later.
+    fn pause(&mut self, error: &StoreError, now: Instant) {
+        super::failed(error);
+        self.not_before = now + PAUSE;
     }
 
     /// Has a line tried again, from `at` on.
@@ -169,12 +255,34 @@ impl Held {
     pub(super) fn take(&mut self, ran: Ran, now: Instant) -> Option<LineEnd> {
         match ran {
             Ran::Imported { batch, result } => {
-                self.importing = None;
+                self.changing = None;
                 match result {
                     // The next look at the store shows what it is now.
                     Ok(true) => tracing::info!(%batch, "a batch begins"),
                     Ok(false) => tracing::info!(%batch, "a batch has lines that are no requests"),
-                    Err(error) => super::failed(&error),
+                    Err(error) => self.pause(&error, now),
+                }
+                None
+            }
+            // One that was asked for before the batch was lost and came back is not wanted.
+            Ran::Read { after, .. } if self.reading.is_none() || after != self.read => None,
+            Ran::Read { result, .. } => {
+                self.reading = None;
+                match result {
+                    Ok(read) => {
+                        self.is_read_out = read.is_empty();
+                        self.read = read.last().map_or(self.read, |work| work.number);
+                        let read = read.into_iter().map(|work| Waiting { work, tries: 0 });
+                        self.waiting.extend(read);
+                    }
+                    Err(error) => self.pause(&error, now),
+                }
+                None
+            }
+            Ran::Closed { result, .. } => {
+                self.changing = None;
+                if let Err(error) = result {
+                    self.pause(&error, now);
                 }
                 None
             }
@@ -235,7 +343,8 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        for task in self.running.values().chain(&self.importing) {
+        let others = self.reading.iter().chain(&self.changing);
+        for task in self.running.values().chain(others) {
             task.abort();
         }
     }

@@ -31,6 +31,11 @@ pub(crate) fn failure(error: &StoreError, id: &str) -> ApiError {
         | StoreError::Newer { .. }
         | StoreError::Open { .. }
         | StoreError::Url(_)
+        | StoreError::ObjectsUrl(_)
+        | StoreError::Objects { .. }
+        | StoreError::Elsewhere { .. }
+        | StoreError::NoObjects { .. }
+        | StoreError::WithoutObjects
         | StoreError::Connect { .. }
         | StoreError::LeaseLost
         | StoreError::Stopped

@@ -84,7 +84,8 @@ pub(crate) async fn file_content(
     let stored = Arc::new(kept.file(found).await?);
     let length = stored.file.bytes;
     let read = move |store: &Store, position| store.read_file(&stored, position);
-    Ok(content(pieces(kept.batches, read), Some(length)))
+    let body = pieces(kept.batches, &kept.id, read).await?;
+    Ok(content(body, Some(length)))
 }
 
 /// An answer that is a file.
@@ -111,6 +112,7 @@ pub(crate) async fn delete_file(
     let kept = Kept::new(&state, id, &request)?;
     kept.file(|store, owner, file| store.delete_file(owner, file, batches::now()))
         .await?;
+    kept.batches.purge();
     let body = serde_json::json!({"id": kept.id, "object": "file", "deleted": true});
     Ok(object(&body))
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::Request;
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
+use inflight_base::error_chain;
 use inflight_batches::{Batch, BatchId, Dialect, FileId, Owner, Position, Store, StoreError};
 use inflight_openai::ApiError;
 
@@ -93,20 +94,34 @@ impl<'a> Kept<'a> {
 }
 
 /// What `read` returns from each position on, one piece after the other.
-pub(super) fn pieces<F>(batches: &Arc<Batches>, read: F) -> Body
+///
+/// # Errors
+/// The first cannot be read; a later failure breaks the answer off.
+pub(super) async fn pieces<F>(batches: &Arc<Batches>, id: &str, read: F) -> Result<Body, ApiError>
 where
     F: Fn(&Store, Position) -> Result<Option<(Vec<u8>, Position)>, StoreError>
         + Clone
         + Send
         + 'static,
 {
-    let reading = (Arc::clone(batches), read, Position::default());
-    Body::from_stream(stream::try_unfold(reading, |(batches, read, position)| {
+    let reader = read.clone();
+    let first = batches.ask(id, move |store| reader(store, Position::default()));
+    let Some((first, next)) = first.await? else {
+        return Ok(Body::empty());
+    };
+    let reading = (Arc::clone(batches), read, next);
+    let rest = stream::try_unfold(reading, |(batches, read, position)| {
         let reader = read.clone();
         async move {
-            let piece = batches.run(move |store| reader(store, position)).await?;
-            let next = piece.map(|(piece, next)| (Bytes::from(piece), (batches, read, next)));
+            let piece = batches.run(move |store| reader(store, position)).await;
+            let piece = piece.inspect_err(|error| {
+                // The client sees that its answer ends too early.
+                tracing::error!(error = %error_chain(error), "the store of files and batches failed");
+            });
+            let next = piece?.map(|(piece, next)| (Bytes::from(piece), (batches, read, next)));
             Ok::<_, StoreError>(next)
         }
-    }))
+    });
+    let first = stream::iter([Ok(Bytes::from(first))]);
+    Ok(Body::from_stream(first.chain(rest)))
 }

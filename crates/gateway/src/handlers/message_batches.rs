@@ -122,6 +122,7 @@ pub(crate) async fn delete_message_batch(
     let delete =
         |store: &Store, owner: &Owner, batch| store.delete_batch(owner, Dialect::Anthropic, batch);
     kept.batch(NAME, delete).await?;
+    kept.batches.purge();
     let body = serde_json::json!({"id": kept.id, "type": "message_batch_deleted"});
     Ok(object(&body))
 }
@@ -142,7 +143,8 @@ pub(crate) async fn message_batch_results(
     let (owner, id) = (kept.owner, batch.id);
     let read =
         move |store: &Store, position| store.read_results(&owner, Dialect::Anthropic, id, position);
-    let mut response = content(pieces(kept.batches, read), None);
+    let body = pieces(kept.batches, &kept.id, read).await?;
+    let mut response = content(body, None);
     let media_type = HeaderValue::from_static("application/x-jsonl");
     response
         .headers_mut()

@@ -42,7 +42,8 @@ pub(super) async fn open_batches(
     let share = Share {
         lines: options.batch_lines,
     };
-    Batches::open(place, bounds, share).await.map(Some)
+    let objects = options.data_objects.clone();
+    Batches::open(place, objects, bounds, share).await.map(Some)
 }
 
 /// What exports traces, if they are wanted.

@@ -8,13 +8,15 @@ use axum::body::Body;
 use axum::extract::Request;
 use futures_util::{Stream, StreamExt};
 use http::{HeaderMap, Version, header};
-use inflight_batches::{File, NewFile, Owner, Purpose, Store};
+use inflight_batches::{File, NewFile, Owner, Purpose, Receiving, Store};
 use inflight_openai::ApiError;
 use inflight_openai::batches::AGES;
 use inflight_openai::reader::shortened;
 use multer::{Constraints, Field, Multipart, SizeLimit};
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
+use crate::admission::{Admission, BodyMemory};
 use crate::batches::{self, Batches};
 use crate::client::Client;
 use crate::request_body;
@@ -51,7 +53,18 @@ pub(super) async fn receive(
     let mut body = body.into_data_stream();
     let read = match declared.is_some_and(|length| length > limit.saturating_add(FORM_BYTES)) {
         true => Err(ApiError::payload_too_large(limit)),
-        false => form(batches, owner.files(), &parts.headers, &mut body, limit).await,
+        false => {
+            let memory = (&state.admission, BodyMemory::of(client));
+            form(
+                batches,
+                owner.files(),
+                memory,
+                &parts.headers,
+                &mut body,
+                limit,
+            )
+            .await
+        }
     };
     if read.is_err() && parts.version < Version::HTTP_2 {
         // The client may be sending it still, and would find a reset in place of the answer.
@@ -72,6 +85,7 @@ struct Said {
 async fn form(
     batches: &Arc<Batches>,
     owner: Owner,
+    (admission, mut memory): (&Admission, BodyMemory),
     headers: &HeaderMap,
     body: &mut (impl Stream<Item = Result<bytes::Bytes, axum::Error>> + Send + Unpin),
     limit: u64,
@@ -115,7 +129,7 @@ async fn form(
                     .map_err(|_| late())?
                     .map_err(|error| unreadable(&error, limit))?
                 {
-                    begun.push(&part).await?;
+                    begun.push(&part, admission, &mut memory).await?;
                 }
                 upload = Some(begun);
             }
@@ -216,11 +230,11 @@ fn unreadable(error: &multer::Error, limit: u64) -> ApiError {
 /// A file that is not yet whole; it goes when this is dropped before its end.
 struct Upload {
     batches: Arc<Batches>,
-    key: Option<i64>,
+    /// Until it is whole. The store may still be busy with it when this is dropped.
+    file: Option<Arc<Mutex<Receiving>>>,
     name: String,
-    /// Less than a piece.
+    /// At most a piece.
     rest: Vec<u8>,
-    pieces: i64,
 }
 
 impl Upload {
@@ -233,59 +247,66 @@ impl Upload {
             created: batches::now(),
             age: None,
         };
-        let key = batches.ask("", move |store| store.begin_file(&new)).await?;
+        let file = batches.ask("", move |store| store.begin_file(&new)).await?;
         Ok(Self {
             batches: Arc::clone(batches),
-            key: Some(key),
+            file: Some(Arc::new(Mutex::new(file))),
             name,
             rest: Vec::new(),
-            pieces: 0,
         })
     }
 
-    async fn push(&mut self, mut part: &[u8]) -> Result<(), ApiError> {
+    async fn push(
+        &mut self,
+        mut part: &[u8],
+        admission: &Admission,
+        memory: &mut BodyMemory,
+    ) -> Result<(), ApiError> {
+        let piece = self.batches.piece_bytes();
         while !part.is_empty() {
-            let room = Store::piece_bytes() - self.rest.len();
-            let (now, later) = part.split_at(room.min(part.len()));
-            self.rest.extend_from_slice(now);
-            part = later;
-            if self.rest.len() == Store::piece_bytes() {
+            // The last one is written with the end.
+            if self.rest.len() == piece {
                 self.write().await?;
             }
+            let (now, later) = part.split_at(part.len().min(piece - self.rest.len()));
+            admission.hold(memory, self.rest.len() + now.len())?;
+            self.rest.extend_from_slice(now);
+            part = later;
         }
         Ok(())
     }
 
     async fn write(&mut self) -> Result<(), ApiError> {
-        let Some(key) = self.key else { return Ok(()) };
-        let (piece, number) = (std::mem::take(&mut self.rest), self.pieces);
-        self.pieces += 1;
-        self.batches
-            .ask("", move |store| store.append(key, number, &piece))
-            .await
+        let (piece, file) = (std::mem::take(&mut self.rest), self.file()?);
+        let append = move |store: &Store| store.append(&mut file.lock(), piece);
+        self.batches.ask("", append).await
     }
 
     async fn finish(mut self, purpose: Purpose, age: Option<i64>) -> Result<File, ApiError> {
-        if !self.rest.is_empty() {
-            self.write().await?;
-        }
-        let Some(key) = self.key else {
-            return Err(ApiError::internal());
-        };
-        let name = std::mem::take(&mut self.name);
-        let done = self
-            .batches
-            .ask("", move |store| store.finish_file(key, &name, purpose, age))
-            .await?;
-        self.key = None;
+        let (name, last) = (
+            std::mem::take(&mut self.name),
+            std::mem::take(&mut self.rest),
+        );
+        let file = self.file()?;
+        let finish =
+            move |store: &Store| store.finish_file(&mut file.lock(), last, &name, purpose, age);
+        let done = self.batches.ask("", finish).await?;
+        self.file = None;
         Ok(done)
+    }
+
+    fn file(&self) -> Result<Arc<Mutex<Receiving>>, ApiError> {
+        self.file.clone().ok_or_else(ApiError::internal)
     }
 }
 
 impl Drop for Upload {
     fn drop(&mut self) {
-        if let Some(key) = self.key {
-            self.batches.later(move |store| store.abandon_file(key));
+        if let Some(file) = self.file.take() {
+            self.batches.later(move |store| {
+                let abandoned = store.abandon_file(&file.lock());
+                abandoned.and_then(|()| store.purge().map(drop))
+            });
         }
     }
 }
