@@ -17,7 +17,7 @@ from support.postgres import PASSWORD, binaries, postgres
 from support.processes import InflightProcess, wait_until
 from support.servers import NO_KEY, Start, start_worker, wait_ready
 
-LINES = 300
+LINES = 200
 END_S = 90.0
 PLACE = f"--data-objects=s3://{BUCKET}/of/tests"
 

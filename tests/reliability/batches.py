@@ -1,4 +1,5 @@
-"""A large batch is run by two gateways and two workers, and any of them is killed again and again.
+"""A large batch is run by two gateways and two workers, and any of them is killed again and again. So is the
+object store that has the contents, in a form of its own.
 
 Promised: each line has its result once, and it is the one that it would have had. Little is computed twice:
 what a killed gateway was waiting for.
@@ -13,7 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,8 +23,9 @@ from reliability.report import Report, Scale
 from reliability.site import PACE, Site, expect_all_free, starter
 from support.http import get, post, request
 from support.metrics import total
+from support.object_store import BUCKET, ObjectStore, object_store
 from support.processes import InflightProcess, wait_until
-from support.servers import MODEL_NAME, Start, start_gateway, start_worker, wait_ready
+from support.servers import MODEL_NAME, Start, start_worker, wait_ready
 
 PATH = "/v1/completions"
 TOKENS = 8
@@ -43,6 +45,7 @@ class Servers:
     data: Path
     workers: list[InflightProcess]
     gateways: list[InflightProcess]
+    bucket: ObjectStore | None = None
 
     @property
     def address(self) -> str:
@@ -51,6 +54,11 @@ class Servers:
 
     def kill(self, kind: str, place: int) -> None:
         """Kills one and starts it again."""
+        if kind == "object store":
+            assert self.bucket is not None
+            self.bucket.crash()
+            self.bucket.start()
+            return
         of_kind = self.workers if kind == "worker" else self.gateways
         one = of_kind[place]
         one.send(signal.SIGKILL)
@@ -64,14 +72,24 @@ class Servers:
 
     def gateway(self) -> InflightProcess:
         """One more gateway on the same directory."""
-        return start_gateway(self.start, self.workers, f"--data-dir={self.data}", "--batch-lines=4")
+        arguments = [f"--worker={worker.address('grpc')}" for worker in self.workers]
+        arguments += [f"--data-dir={self.data}", "--batch-lines=4"]
+        environment = None
+        if self.bucket is not None:
+            arguments.append(f"--data-objects=s3://{BUCKET}/batches")
+            environment = self.bucket.environment()
+        return self.start("gateway", "--port=0", *arguments, environment=environment)
 
 
 @contextmanager
-def servers() -> Iterator[Servers]:
+def servers(are_in_bucket: bool) -> Iterator[Servers]:
     """All of them, ready."""
-    with tempfile.TemporaryDirectory() as data, starter() as start:
-        made = Servers(start, Path(data), [start_worker(start, *PACE) for _ in range(2)], [])
+    with ExitStack() as parts:
+        data = parts.enter_context(tempfile.TemporaryDirectory())
+        bucket = parts.enter_context(object_store()) if are_in_bucket else None
+        start = parts.enter_context(starter())
+        workers = [start_worker(start, *PACE) for _ in range(2)]
+        made = Servers(start, Path(data), workers, [], bucket)
         made.gateways = [made.gateway() for _ in range(2)]
         for gateway in made.gateways:
             wait_ready(gateway)
@@ -100,9 +118,19 @@ def upload(address: str, content: bytes) -> str:
 
 def run(scale: Scale, report: Report) -> None:
     """Kills until the batch is through, or often enough."""
+    kill(scale, report, ("worker", "gateway"))
+
+
+def run_in_bucket(scale: Scale, report: Report) -> None:
+    """The same with contents in an object store, which is killed as well."""
+    kill(scale, report, ("object store", "gateway", "worker"))
+
+
+def kill(scale: Scale, report: Report, kinds: tuple[str, ...]) -> None:
+    """Kills one of each kind in turn."""
     rng = random.Random(scale.seed)
-    count, kills = scale.of(400, LINES), scale.rounds(2, 100)
-    with servers() as made:
+    count, kills = scale.of(400, LINES), scale.rounds(len(kinds), 100)
+    with servers("object store" in kinds) as made:
         expected = [whole(made.address, body(MODEL_NAME, prompt, TOKENS)) for prompt in PROMPTS]
         begun = time.monotonic()
         asked = {
@@ -115,10 +143,10 @@ def run(scale: Scale, report: Report) -> None:
         waited_for = 0
         for number in range(kills):
             time.sleep(rng.uniform(*BETWEEN_S))
-            kind, place = ("worker", "gateway")[number % 2], rng.randrange(2)
+            kind, place = kinds[number % len(kinds)], rng.randrange(2)
             if kind == "gateway":
                 waited_for += running(made.gateways[place])
-            report.attempt(f"SIGKILL to a {kind}")
+            report.attempt(f"SIGKILL to a{'n' if kind[0] == 'o' else ''} {kind}")
             made.kill(kind, place)
             if status(made, batch["id"])["status"] == "completed":
                 break

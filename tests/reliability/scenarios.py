@@ -27,6 +27,7 @@ SCENARIOS: dict[str, Scenario] = {
     "leavers": leavers.run,
     "holders": holders.run,
     "batches": batches.run,
+    "batches-s3": batches.run_in_bucket,
     "hostile-http1": hostile_http1.run,
     "hostile-http2": hostile_http2.run,
     "hostile-grpc": hostile_grpc.run,

@@ -99,7 +99,7 @@ pub enum StoreError {
     Objects {
         place: String,
         #[source]
-        source: ObjectError,
+        source: Box<ObjectError>,
     },
     #[error(
         "the contents of this database are in `{kept}`, not in `{given}`; pass `--data-objects {kept}`"

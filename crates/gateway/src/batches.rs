@@ -5,12 +5,14 @@ mod failures;
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use inflight_base::blocking;
 use inflight_base::wall_clock::unix_seconds;
 use inflight_batches::{Bounds, DataUrl, ObjectsUrl, Share, Store, StoreError};
 use inflight_openai::ApiError;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
+use tokio::time::timeout;
 
 pub(crate) use self::failures::failure;
 
@@ -21,7 +23,15 @@ pub(crate) struct Batches {
     pub(crate) share: Share,
     /// There is a new batch, or one is cancelled.
     changed: Notify,
+    /// Calls of clients that may run at once.
+    calls: Semaphore,
 }
+
+/// Calls of clients at once. Where a server of another machine does not answer, each holds a thread, and other work
+/// needs some.
+const CALLS: usize = 64;
+/// How long one more waits.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Where files and batches are kept.
 #[derive(Clone, Debug)]
@@ -52,6 +62,7 @@ impl Batches {
             store: Arc::new(store.unwrap_or(Err(StoreError::Stopped))?),
             share,
             changed: Notify::new(),
+            calls: Semaphore::new(CALLS),
         }))
     }
 
@@ -85,7 +96,20 @@ impl Batches {
         })
     }
 
-    /// [`Batches::run`] for a client that names `id`.
+    /// [`Batches::run`] for a client, next to those of others.
+    ///
+    /// # Errors
+    /// What `work` returns; others took too long.
+    pub(crate) async fn serve<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let place = timeout(PATIENCE, self.calls.acquire()).await;
+        let _place = place.map_err(|_| StoreError::Stopped)?;
+        self.run(work).await
+    }
+
+    /// [`Batches::serve`] for a client that names `id`.
     ///
     /// # Errors
     /// What `work` returns, in the API's words.
@@ -94,7 +118,7 @@ impl Batches {
         id: &str,
         work: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        self.run(work).await.map_err(|error| failure(&error, id))
+        self.serve(work).await.map_err(|error| failure(&error, id))
     }
 
     /// Does `work` though nobody waits for it.

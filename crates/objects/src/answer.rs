@@ -33,7 +33,7 @@ impl Answer {
         Some(rfc2822::parse(date).ok()?.timestamp())
     }
 
-    /// Why this answer is none: it has another status than a success, or its body has an error.
+    /// What went wrong: the answer has another status than a success, or its body has an error.
     pub(crate) fn failure(
         &self,
         place: &Place,

@@ -1,5 +1,5 @@
-//! Connections to the server, each for one request after another. Owns how many are kept and how long a request may
-//! take; what is asked is the caller's.
+//! Connections to the server, each for one request after another. Owns how many are kept, and that a
+//! request keeps its limits; what is asked is the caller's.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -21,8 +21,6 @@ use crate::url::Endpoint;
 
 /// How long a connection may take, its handshake included.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long a request and its answer may take: a part of eight megabytes at 140 kB/s.
-const ANSWER: Duration = Duration::from_secs(60);
 /// Connections that are kept for the next requests, and for how long: servers close them after some twenty seconds.
 const KEPT: usize = 16;
 const IDLE: Duration = Duration::from_secs(15);
@@ -36,6 +34,14 @@ type Sender = SendRequest<Full<Bytes>>;
 pub(crate) struct Connections {
     tls: WebTls,
     idle: Mutex<Vec<(Sender, Instant)>>,
+}
+
+/// What a request and its answer may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Of the answer.
+    pub(crate) bytes: usize,
+    pub(crate) time: Duration,
 }
 
 /// Why there is no answer.
@@ -53,12 +59,12 @@ impl Connections {
         }
     }
 
-    /// Sends a request, whose answer has at most `limit` bytes.
+    /// Sends a request.
     pub(crate) async fn send(
         &self,
         endpoint: &Endpoint,
         request: &Request<Full<Bytes>>,
-        limit: usize,
+        limits: Limits,
     ) -> Result<Answer, ObjectError> {
         loop {
             let kept = self.kept();
@@ -67,7 +73,7 @@ impl Connections {
                 Some(sender) => sender,
                 None => self.connect(endpoint).await?,
             };
-            match self.ask(endpoint, sender, request.clone(), limit).await {
+            match self.ask(endpoint, sender, request.clone(), limits).await {
                 Ok(answer) => return Ok(answer),
                 // At most as often as connections are kept.
                 Err(Broken::Stale) if is_kept => {}
@@ -116,7 +122,7 @@ impl Connections {
         endpoint: &Endpoint,
         mut sender: Sender,
         request: Request<Full<Bytes>>,
-        limit: usize,
+        limits: Limits,
     ) -> Result<Answer, Broken> {
         let lost = |source: hyper::Error| {
             let endpoint = endpoint.authority.clone();
@@ -135,7 +141,7 @@ impl Connections {
                 let Ok(data) = frame.map_err(lost)?.into_data() else {
                     continue;
                 };
-                if content.len() + data.len() > limit {
+                if content.len() + data.len() > limits.bytes {
                     let error = ObjectError::Form(endpoint.authority.clone());
                     return Err(Broken::Error(error));
                 }
@@ -147,8 +153,8 @@ impl Connections {
                 body: content.freeze(),
             })
         };
-        let answered = timeout(ANSWER, asking).await;
-        let answer = answered.map_err(|_| Broken::Error(late(endpoint, ANSWER)))??;
+        let answered = timeout(limits.time, asking).await;
+        let answer = answered.map_err(|_| Broken::Error(late(endpoint, limits.time)))??;
         let mut idle = self.idle.lock();
         if idle.len() < KEPT && !sender.is_closed() {
             idle.push((sender, Instant::now()));

@@ -19,7 +19,7 @@ type Result<T> = std::result::Result<T, ObjectError>;
 #[derive(Debug)]
 pub struct Objects {
     requests: Arc<Requests>,
-    /// Drives the connections, whoever waits; it is there until this is dropped.
+    /// Drives the connections of all callers; it is there until this is dropped.
     runtime: Option<Runtime>,
     spelled: String,
 }

@@ -11,7 +11,7 @@ use rusty_s3::signing::sign;
 use tokio::time::{Instant, sleep};
 
 use crate::answer::Answer;
-use crate::connections::Connections;
+use crate::connections::{Connections, Limits};
 use crate::error::ObjectError;
 use crate::url::Place;
 
@@ -22,6 +22,11 @@ const ATTEMPTS: u32 = 4;
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Before the second attempt; it doubles.
 const WAIT: Duration = Duration::from_millis(200);
+/// How long a request and its answer may take: a megabyte at 50 kB/s, or a part of eight at 140 kB/s.
+const TIME: Duration = Duration::from_secs(20);
+const LONG_TIME: Duration = Duration::from_secs(60);
+/// Bodies from here on have the long time.
+const LARGE: usize = 1 << 20;
 /// Of an answer that is not an object: a list of a thousand names.
 pub(crate) const MAX_ANSWER: usize = 2 << 20;
 
@@ -75,11 +80,19 @@ impl Requests {
         let object = ask.object.unwrap_or_default();
         let now = Timestamp::now();
         let request = self.request(method, ask, &now)?;
-        let limit = ask.range.map_or(MAX_ANSWER, |(from, until)| {
-            let length = usize::try_from(until.saturating_sub(from)).unwrap_or(usize::MAX);
-            length.max(MAX_ANSWER)
-        });
-        let sent = self.connections.send(&self.place.endpoint, &request, limit);
+        let length = ask
+            .range
+            .map_or(0, |(from, until)| until.saturating_sub(from));
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        // A server may take long to put parts together.
+        let is_long = method == Method::Post || ask.body.len().max(length) > LARGE;
+        let limits = Limits {
+            bytes: length.max(MAX_ANSWER),
+            time: if is_long { LONG_TIME } else { TIME },
+        };
+        let sent = self
+            .connections
+            .send(&self.place.endpoint, &request, limits);
         let answer = sent.await?;
         match answer.failure(&self.place, object, now) {
             Some(error) => Err(error),

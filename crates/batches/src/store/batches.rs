@@ -36,13 +36,26 @@ impl Store {
     /// # Errors
     /// There is no such file for batches, or the owner has too many batches.
     pub fn create_batch(&self, new: &NewBatch, input: FileId) -> Result<Batch> {
-        self.change(|transaction| {
+        let id = BatchId::new();
+        let created = self.change(|transaction| {
             let found = files::find(transaction, &new.owner, input, new.created)?;
             if found.file.purpose != Purpose::Batch {
                 return Err(StoreError::NoFile);
             }
-            insert(transaction, new, found.key(), input)
-        })
+            insert(transaction, new, id, found.key(), input)
+        });
+        self.settled(created, new, id)
+    }
+
+    /// What became of a batch: where the answer of the database was lost, it may be there all the same, and a client that
+    /// is refused would create another one.
+    fn settled(&self, created: Result<Batch>, new: &NewBatch, id: BatchId) -> Result<Batch> {
+        let Err(StoreError::Database(_)) = &created else {
+            return created;
+        };
+        // The transaction that was broken off has ended before another one writes.
+        let found = self.change(|transaction| find(transaction, &new.owner, new.dialect, id));
+        found.map(|(_, batch)| batch).or(created)
     }
 
     /// Creates a batch of `requests`, which [`check_lines`](super::check_lines) found nothing wrong with: the lines of a
@@ -58,6 +71,7 @@ impl Store {
             bucket.put(requests)
         };
         let object = self.bucket.as_ref().map(put).transpose()?;
+        let batch = BatchId::new();
         let created = self.change(|transaction| {
             files::check_room(transaction, self, &new.owner, bytes)?;
             let file = NewFile {
@@ -74,7 +88,7 @@ impl Store {
                 let rows = pieces.map(|(number, piece)| values![key, number, piece]);
                 transaction.execute_all(contents::INSERT_PIECE, rows)?;
             }
-            let batch = insert(transaction, new, key, id)?;
+            let batch = insert(transaction, new, batch, key, id)?;
             // They are whole lines already.
             let total = requests.iter().filter(|byte| **byte == b'\n').count();
             transaction.execute(
@@ -92,7 +106,7 @@ impl Store {
             // Whether the database has it is known only then; else it goes when it is old, if no row names it.
             let _ = self.bucket()?.delete(&object.id);
         }
-        created
+        self.settled(created, new, batch)
     }
 
     /// A batch of `owner`.
@@ -231,11 +245,11 @@ const fn number(dialect: Dialect) -> i64 {
 fn insert(
     transaction: &Transaction<'_>,
     new: &NewBatch,
+    id: BatchId,
     input: i64,
     input_id: FileId,
 ) -> Result<Batch> {
     files::check_count(transaction, "batches", &new.owner)?;
-    let id = BatchId::new();
     transaction.execute(
         "INSERT INTO batches (id, owner, dialect, endpoint, \"window\", input, input_id, metadata, status, results_age,
                               created, expires)

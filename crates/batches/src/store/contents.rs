@@ -6,6 +6,7 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 use inflight_objects::{ObjectError, Objects, ObjectsUrl, Upload};
+use parking_lot::Mutex;
 
 use super::sql::Transaction;
 use super::value::values;
@@ -63,6 +64,8 @@ pub(super) struct Bucket {
     folder: String,
     /// Of a content, in memory at once.
     part_bytes: usize,
+    /// Held by who deletes what is no longer named.
+    pub(super) purging: Mutex<()>,
 }
 
 impl Bucket {
@@ -91,6 +94,7 @@ impl Bucket {
             objects,
             folder: setting(transaction, FOLDER)?.unwrap_or(fresh),
             part_bytes: usize::try_from(part).unwrap_or(usize::MAX),
+            purging: Mutex::new(()),
         })
     }
 
@@ -99,11 +103,7 @@ impl Bucket {
     /// # Errors
     /// It cannot.
     pub(super) fn check(&self) -> Result<()> {
-        let checked = self.objects.check(&format!("{}/check", self.folder));
-        checked.map_err(|source| StoreError::Objects {
-            place: self.objects.place().to_owned(),
-            source,
-        })
+        self.placed(self.objects.check(&format!("{}/check", self.folder)))
     }
 
     pub(super) fn part_bytes(&self) -> usize {
@@ -255,7 +255,7 @@ impl Bucket {
     fn placed<T>(&self, done: std::result::Result<T, ObjectError>) -> Result<T> {
         done.map_err(|source| StoreError::Objects {
             place: self.objects.place().to_owned(),
-            source,
+            source: Box::new(source),
         })
     }
 }

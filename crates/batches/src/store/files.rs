@@ -10,9 +10,9 @@ use crate::file::{File, Purpose};
 use crate::id::{FileId, Owner};
 
 /// Results are read in groups of about this size.
-const RESULTS: i64 = 256 * 1024;
+const RESULTS: i64 = 1 << 20;
 /// Lines of a group at most.
-const GROUP: i64 = 256;
+const GROUP: i64 = 2048;
 
 /// What a file is before its content.
 #[derive(Clone, Debug)]

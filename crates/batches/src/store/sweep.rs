@@ -44,12 +44,16 @@ impl Store {
         Ok(gone)
     }
 
-    /// Deletes objects that rows named which have gone. Returns how many went.
+    /// Deletes objects that rows named which have gone, unless another call does. Returns how many went.
     ///
     /// # Errors
     /// The store failed: the others go at another call.
     pub fn purge(&self) -> Result<usize> {
         let Some(bucket) = &self.bucket else {
+            return Ok(0);
+        };
+        // While the object store does not answer, one call waits for it.
+        let Some(_purging) = bucket.purging.try_lock() else {
             return Ok(0);
         };
         let mut gone = 0;

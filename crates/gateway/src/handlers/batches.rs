@@ -60,7 +60,7 @@ pub(crate) async fn create_batch(
         created: batches::now(),
     };
     let created = batches
-        .run(move |store| store.create_batch(&new, input))
+        .serve(move |store| store.create_batch(&new, input))
         .await;
     let batch = created.map_err(|error| match error {
         StoreError::NoFile => no_input(&asked.input_file_id),

@@ -113,7 +113,7 @@ where
     let rest = stream::try_unfold(reading, |(batches, read, position)| {
         let reader = read.clone();
         async move {
-            let piece = batches.run(move |store| reader(store, position)).await;
+            let piece = batches.serve(move |store| reader(store, position)).await;
             let piece = piece.inspect_err(|error| {
                 // The client sees that its answer ends too early.
                 tracing::error!(error = %error_chain(error), "the store of files and batches failed");

@@ -1,12 +1,96 @@
 //! What is particular to a database: its versions, its connections and its texts.
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use tokio_postgres::config::Host;
+
 use super::helpers::*;
 use super::kept::{BOUNDS, Kept, ONE, PATH, Place, on_each};
 use crate::batch::{Dialect, Status};
 use crate::id::FileId;
-use crate::store::{DataUrl, FILE, Store, StoreError, postgres, schema};
+use crate::store::{DataUrl, FILE, Page, Store, StoreError, postgres, schema};
 
 on_each!(any_text_is_kept,);
+
+/// A connection to the database that is lost with the answer to the next `COMMIT`, once `is_armed`.
+fn lossy(target: SocketAddr, is_armed: Arc<AtomicBool>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for client in listener.incoming() {
+            let (mut client, server) = (client.unwrap(), TcpStream::connect(target).unwrap());
+            let is_lost = Arc::new(AtomicBool::new(false));
+            let (mut back, mut forth) = (server.try_clone().unwrap(), server);
+            let (mut answered, lost) = (client.try_clone().unwrap(), Arc::clone(&is_lost));
+            thread::spawn(move || {
+                let mut bytes = [0; 65536];
+                while let Ok(length @ 1..) = back.read(&mut bytes) {
+                    if lost.load(Ordering::SeqCst) {
+                        // It is done, and nobody hears of it.
+                        let _ = answered.shutdown(Shutdown::Both);
+                        return;
+                    }
+                    let _ = answered.write_all(&bytes[..length]);
+                }
+            });
+            let is_armed = Arc::clone(&is_armed);
+            thread::spawn(move || {
+                let mut bytes = [0; 65536];
+                while let Ok(length @ 1..) = client.read(&mut bytes) {
+                    let sent = &bytes[..length];
+                    let commits = sent.windows(6).any(|window| window == b"COMMIT");
+                    if commits && is_armed.swap(false, Ordering::SeqCst) {
+                        is_lost.store(true, Ordering::SeqCst);
+                    }
+                    let _ = forth.write_all(sent);
+                }
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn a_batch_whose_creation_was_not_confirmed_is_created_once() {
+    let Some(kept) = Kept::postgres("confirmed") else {
+        return;
+    };
+    let config = kept.url().read().unwrap().0;
+    let (Some(Host::Tcp(host)), Some(port)) = (config.get_hosts().first(), config.get_ports().first())
+    else {
+        return;
+    };
+    let target = (host.as_str(), *port).to_socket_addrs().unwrap().next().unwrap();
+    let is_armed = Arc::new(AtomicBool::new(false));
+    let through = lossy(target, Arc::clone(&is_armed));
+    let DataUrl(url) = kept.url();
+    let url = url.replace(&format!("{host}:{port}"), &through.to_string());
+    let store = Store::connect(&DataUrl(url), None, BOUNDS).unwrap();
+    let input = upload(&store, ONE, &requests(1)).unwrap();
+    is_armed.store(true, Ordering::SeqCst);
+    let created = store.create_batch(&new_batch(Dialect::OpenAi), input.id).unwrap();
+    assert!(!is_armed.load(Ordering::SeqCst), "the answer was lost");
+    is_armed.store(true, Ordering::SeqCst);
+    let of_requests = store.create_batch_of(&new_batch(Dialect::Anthropic), &requests(2)).unwrap();
+    assert_eq!(of_requests.counts.total, 2);
+    let page = Page {
+        after: None,
+        before: None,
+        limit: 9,
+        is_descending: true,
+    };
+    for (dialect, id) in [(Dialect::OpenAi, created.id), (Dialect::Anthropic, of_requests.id)] {
+        let (all, _) = store.batches(&ONE, dialect, &page).unwrap();
+        assert_eq!(all.iter().map(|batch| batch.id).collect::<Vec<_>>(), [id]);
+    }
+    // What did not come to its end is not there.
+    let refused = store.create_batch(&new_batch(Dialect::OpenAi), FileId::new());
+    assert!(matches!(refused, Err(StoreError::NoFile)));
+}
 
 fn any_text_is_kept(kept: &Kept) {
     let store = kept.open();
@@ -101,7 +185,7 @@ fn old_rows(blob: fn(&str) -> String) -> String {
     )
 }
 
-/// A store of the first version goes on where it was.
+/// A store of the first version has all that it had.
 fn an_old_store_keeps_its_content(kept: &Kept) {
     for _ in 0..2 {
         let store = kept.open();

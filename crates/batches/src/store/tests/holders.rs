@@ -1,4 +1,4 @@
-//! Who may change a batch: its holder alone, whoever else dies.
+//! Who may change a batch: its holder alone, if others die.
 
 use std::collections::{BTreeMap, BTreeSet};
 
