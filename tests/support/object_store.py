@@ -28,6 +28,22 @@ BUCKET = "inflight-test"
 #: Each has a port for HTTP and one for gRPC.
 SERVICES = ("master", "volume", "filer", "s3")
 START_S = 60.0
+#: It makes no bucket by itself, and elects itself at once after a crash.
+OPTIONS = (
+    "-filer",
+    "-s3",
+    "-s3.config=keys.json",
+    "-s3.autoCreateBucket=false",
+    "-s3.iam=false",
+    "-s3.port.iceberg=0",
+    "-s3.port.lance=0",
+    "-master.telemetry=false",
+    "-master.electionTimeout=1s",
+    "-master.volumeSizeLimitMB=64",
+    "-volume.max=20",
+    "-volume.preStopSeconds=0",
+    "-dir=data",
+)
 
 
 class ObjectStore:
@@ -72,14 +88,7 @@ class ObjectStore:
             self._server = subprocess.Popen(
                 [
                     *(str(PROGRAM), "server", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", *ports),
-                    *("-filer", "-s3", "-s3.config=keys.json", "-s3.autoCreateBucket=false", "-s3.iam=false"),
-                    *("-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"),
-                    *(
-                        "-dir=data",
-                        "-master.volumeSizeLimitMB=64",
-                        "-volume.max=20",
-                        "-volume.preStopSeconds=0",
-                    ),
+                    *OPTIONS,
                     *self._options,
                 ],
                 stdin=subprocess.DEVNULL,
@@ -106,9 +115,10 @@ class ObjectStore:
         try:
             entries = json.loads(self._read("filer", f"{path}?limit=10000"))["Entries"] or []
         except urllib.error.HTTPError as error:
-            # A directory goes with its last object.
-            if error.code == 404:
-                return
+            with error:
+                # A directory goes with its last object.
+                if error.code == 404:
+                    return
             raise
         for entry in entries:
             # Directories have these modes of Go's.
@@ -135,7 +145,8 @@ class ObjectStore:
         try:
             self._read("s3", "/")
         except urllib.error.HTTPError as error:
-            return error.code == 403
+            with error:
+                return error.code == 403
         except OSError:
             return False
         return False

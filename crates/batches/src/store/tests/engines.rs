@@ -60,11 +60,16 @@ fn a_batch_whose_creation_was_not_confirmed_is_created_once() {
         return;
     };
     let config = kept.url().read().unwrap().0;
-    let (Some(Host::Tcp(host)), Some(port)) = (config.get_hosts().first(), config.get_ports().first())
+    let (Some(Host::Tcp(host)), Some(port)) =
+        (config.get_hosts().first(), config.get_ports().first())
     else {
         return;
     };
-    let target = (host.as_str(), *port).to_socket_addrs().unwrap().next().unwrap();
+    let target = (host.as_str(), *port)
+        .to_socket_addrs()
+        .unwrap()
+        .next()
+        .unwrap();
     let is_armed = Arc::new(AtomicBool::new(false));
     let through = lossy(target, Arc::clone(&is_armed));
     let DataUrl(url) = kept.url();
@@ -72,10 +77,14 @@ fn a_batch_whose_creation_was_not_confirmed_is_created_once() {
     let store = Store::connect(&DataUrl(url), None, BOUNDS).unwrap();
     let input = upload(&store, ONE, &requests(1)).unwrap();
     is_armed.store(true, Ordering::SeqCst);
-    let created = store.create_batch(&new_batch(Dialect::OpenAi), input.id).unwrap();
+    let created = store
+        .create_batch(&new_batch(Dialect::OpenAi), input.id)
+        .unwrap();
     assert!(!is_armed.load(Ordering::SeqCst), "the answer was lost");
     is_armed.store(true, Ordering::SeqCst);
-    let of_requests = store.create_batch_of(&new_batch(Dialect::Anthropic), &requests(2)).unwrap();
+    let of_requests = store
+        .create_batch_of(&new_batch(Dialect::Anthropic), &requests(2))
+        .unwrap();
     assert_eq!(of_requests.counts.total, 2);
     let page = Page {
         after: None,
@@ -83,7 +92,10 @@ fn a_batch_whose_creation_was_not_confirmed_is_created_once() {
         limit: 9,
         is_descending: true,
     };
-    for (dialect, id) in [(Dialect::OpenAi, created.id), (Dialect::Anthropic, of_requests.id)] {
+    for (dialect, id) in [
+        (Dialect::OpenAi, created.id),
+        (Dialect::Anthropic, of_requests.id),
+    ] {
         let (all, _) = store.batches(&ONE, dialect, &page).unwrap();
         assert_eq!(all.iter().map(|batch| batch.id).collect::<Vec<_>>(), [id]);
     }
