@@ -85,6 +85,10 @@ test-python: install $(VENV)/.triton
 	PYTHON=$(PYTHON) tools/install-system-packages prometheus
 	PYTHON=$(PYTHON) tools/install-system-packages database
 	$(BIN)/pytest
+	$(BIN)/python tools/with_stores.py $(STORE_TESTS)
+
+# Those that need servers; without them they pass and test nothing.
+STORE_TESTS := cargo test --workspace --exclude inflight-python --locked --quiet --lib --test real -- store::tests objects
 
 # SOAK holds names of scenarios and options: `make soak SOAK="kills --seed 7"`.
 soak: install ## Kill, cut, flood and overload real servers, and say what was lost (minutes; SOAK="kills --seed 7")

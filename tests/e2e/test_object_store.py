@@ -10,7 +10,8 @@ from pathlib import Path
 import openai
 import pytest
 
-from support.batches import CHAT, requests, results, running
+from support.authority import make_authority
+from support.batches import requests, results, running
 from support.http import get, request
 from support.object_store import BUCKET, SECRET, ObjectStore, object_store
 from support.postgres import PASSWORD, binaries, postgres
@@ -57,7 +58,9 @@ def test_contents_are_objects_as_long_as_somebody_needs_them(
     file = requests(tmp_path / "in.jsonl", 5)
     with file.open("rb") as lines:
         uploaded = client.files.create(file=lines, purpose="batch")
-    batch = client.batches.create(input_file_id=uploaded.id, endpoint=CHAT, completion_window="24h")
+    batch = client.batches.create(
+        input_file_id=uploaded.id, endpoint="/v1/chat/completions", completion_window="24h"
+    )
     wait_until("it ends", lambda: client.batches.retrieve(batch.id).status == "completed")
     ended = client.batches.retrieve(batch.id)
     assert ended.output_file_id is not None
@@ -107,7 +110,9 @@ def test_each_line_has_one_result_whatever_dies(start: Start, tmp_path: Path) ->
         client = client_of(addresses[0])
         with file.open("rb") as content:
             uploaded = client.files.create(file=content, purpose="batch")
-        created = client.batches.create(input_file_id=uploaded.id, endpoint=CHAT, completion_window="24h")
+        created = client.batches.create(
+            input_file_id=uploaded.id, endpoint="/v1/chat/completions", completion_window="24h"
+        )
 
         def completed(address: str) -> int:
             return int(get(address, f"/v1/batches/{created.id}").json()["request_counts"]["completed"])
@@ -190,3 +195,27 @@ def test_contents_in_a_bucket_need_it(start: Start, tmp_path: Path, store: Objec
     without = start(*arguments)
     assert without.wait() == 2
     assert f"pass `--data-objects s3://{BUCKET}/of/tests`" in without.log, without.log
+
+
+def test_the_object_store_is_asked_over_tls(start: Start, tmp_path: Path) -> None:
+    authority = make_authority(tmp_path / "authority")
+    trusted = {"SSL_CERT_FILE": str(authority.ca)}
+    with object_store(authority.issue("store", "localhost")) as encrypted:
+
+        def gateway(host: str, environment: dict[str, str]) -> InflightProcess:
+            endpoint = f"https://{host}:{encrypted.tls_port}"
+            data = f"--data-dir={tmp_path / 'data'}"
+            changed = encrypted.environment(AWS_ENDPOINT_URL_S3=endpoint, **environment)
+            worker = "--worker=127.0.0.1:9"
+            return start("gateway", "--port=0", worker, data, PLACE, environment=changed)
+
+        served = gateway("localhost", trusted)
+        client = client_of(served.address("http"))
+        file = client.files.create(file=("x", b"over TLS"), purpose="user_data")
+        assert client.files.content(file.id).read() == b"over TLS"
+        # Nobody vouches for it, or it is for another name.
+        for refused in (gateway("localhost", {}), gateway("127.0.0.1", trusted)):
+            assert refused.wait() == 2, refused.log
+            assert "the TLS handshake with" in refused.log
+            assert "certificate" in refused.log
+            assert SECRET not in refused.log

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -49,17 +49,22 @@ OPTIONS = (
 class ObjectStore:
     """A server on ports that it keeps, with an empty bucket."""
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    def __init__(self, directory: Path, certificate: tuple[Path, Path] | None = None) -> None:
         self._directory = directory
-        self._options = options
+        self._options: list[str] = []
         self._server: subprocess.Popen[bytes] | None = None
         with contextlib.ExitStack() as sockets:
-            free = [sockets.enter_context(socket.socket()) for _ in range(2 * len(SERVICES))]
+            free = [sockets.enter_context(socket.socket()) for _ in range(2 * len(SERVICES) + 1)]
             for one in free:
                 one.bind(("127.0.0.1", 0))
             ports = [int(one.getsockname()[1]) for one in free]
         self._http = dict(zip(SERVICES, ports, strict=False))
-        self._grpc = dict(zip(SERVICES, ports[len(SERVICES) :], strict=True))
+        self._grpc = dict(zip(SERVICES, ports[len(SERVICES) :], strict=False))
+        self.tls_port = ports[-1]
+        if certificate is not None:
+            files = zip(("cert", "key"), certificate, strict=True)
+            self._options = [f"-s3.{kind}.file={path}" for kind, path in files]
+            self._options.append(f"-s3.port.https={self.tls_port}")
         credentials = [{"accessKey": KEY, "secretKey": SECRET}]
         identity = {"name": "gateways", "credentials": credentials, "actions": ["Read", "Write", "List"]}
         (directory / "keys.json").write_text(json.dumps({"identities": [identity]}))
@@ -164,10 +169,10 @@ class ObjectStore:
 
 
 @contextmanager
-def object_store(options: Sequence[str] = ()) -> Iterator[ObjectStore]:
-    """A server that runs."""
+def object_store(certificate: tuple[Path, Path] | None = None) -> Iterator[ObjectStore]:
+    """A server that runs; with a certificate and its key, over TLS as well."""
     with tempfile.TemporaryDirectory() as directory:
-        server = ObjectStore(Path(directory), *options)
+        server = ObjectStore(Path(directory), certificate)
         try:
             server.start()
             yield server

@@ -62,7 +62,7 @@ fn objects_are_written_read_in_ranges_listed_and_deleted() {
 }
 
 #[test]
-fn a_large_object_is_written_in_parts() {
+fn large_objects_are_written_in_parts() {
     let Some(objects) = open(&[], None) else {
         return;
     };
@@ -107,7 +107,7 @@ fn a_large_object_is_written_in_parts() {
 }
 
 #[test]
-fn what_is_not_allowed_says_why() {
+fn what_is_not_allowed_with_objects_says_why() {
     let secret = "a-wrong-secret";
     for (change, bucket, expected) in [
         (
@@ -126,7 +126,7 @@ fn what_is_not_allowed_says_why() {
             "the bucket `no-such-bucket` does not exist",
         ),
         (
-            &[("AWS_ENDPOINT_URL", "http://127.0.0.1:1")],
+            &[("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1")],
             None,
             "cannot connect to `127.0.0.1:1`",
         ),

@@ -15,7 +15,7 @@ use super::{Result, StoreError};
 /// Bytes of a piece in rows.
 pub(super) const PIECE: usize = 256 * 1024;
 /// Bytes that are read of an object at once.
-const READ: u64 = 1 << 20;
+const READ: u64 = 512 * 1024;
 /// Ranges with no more between them are read at once.
 const GAP: u64 = 64 * 1024;
 /// Parts of a list of objects that one call reads at most.

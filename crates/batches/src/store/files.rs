@@ -10,7 +10,7 @@ use crate::file::{File, Purpose};
 use crate::id::{FileId, Owner};
 
 /// Results are read in groups of about this size.
-const RESULTS: i64 = 1 << 20;
+const RESULTS: i64 = 512 * 1024;
 /// Lines of a group at most.
 const GROUP: i64 = 2048;
 
@@ -225,7 +225,7 @@ impl Store {
         })
     }
 
-    /// The content of a file from `position` on, at most a megabyte, and where to read on; `None`: it has ended. A file
+    /// The content of a file from `position` on, about half a megabyte, and where to read on; `None`: it has ended. A file
     /// that is deleted meanwhile is [`StoreError::NoFile`].
     ///
     /// # Errors
