@@ -3,6 +3,7 @@
 //! where it says so, or where a server of another machine does not answer.
 
 mod batches;
+mod bucket;
 mod contents;
 mod database;
 mod encrypted;
@@ -16,6 +17,7 @@ mod schema;
 mod sql;
 mod sqlite;
 mod sweep;
+mod uploads;
 mod url;
 mod value;
 
@@ -23,7 +25,7 @@ use std::path::{Path, PathBuf};
 
 use inflight_objects::{ObjectError, ObjectsUrl};
 
-use self::contents::Bucket;
+use self::bucket::Bucket;
 use self::postgres::{Clock, Postgres};
 use self::sql::{Engine, Transaction};
 use self::sqlite::Sqlite;
@@ -31,11 +33,12 @@ use self::sqlite::Sqlite;
 pub use self::batches::NewBatch;
 pub use self::contents::Position;
 pub use self::database::DatabaseError;
-pub use self::files::{NewFile, Receiving, Stored};
+pub use self::files::{NewFile, Stored};
 pub use self::import::check_lines;
 pub use self::leases::{Claim, Work};
 pub use self::page::Page;
 pub use self::results::{Close, Done};
+pub use self::uploads::Receiving;
 pub use self::url::{DataUrl, UrlError};
 
 /// The database, in the directory.

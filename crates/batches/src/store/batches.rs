@@ -2,6 +2,7 @@
 
 use serde_json::value::RawValue;
 
+use super::bucket::Bucket;
 use super::contents::{self, Object, Part, Position};
 use super::database::DatabaseError;
 use super::files::{self, NewFile};
@@ -65,7 +66,7 @@ impl Store {
     /// The owner has too many batches, or there is no room.
     pub fn create_batch_of(&self, new: &NewBatch, requests: &[u8]) -> Result<Batch> {
         let bytes = i64::try_from(requests.len()).unwrap_or(i64::MAX);
-        let put = |bucket: &contents::Bucket| {
+        let put = |bucket: &Bucket| {
             // What there is no room for is not sent.
             self.read(|transaction| files::check_room(transaction, self, &new.owner, bytes))?;
             bucket.put(requests)

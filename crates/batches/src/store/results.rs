@@ -1,6 +1,7 @@
 //! What became of the lines. Each gets its result once, and only from the batch's holder.
 
-use super::contents::{self, Bucket, Object, Position};
+use super::bucket::{self, Bucket};
+use super::contents::{Object, Position};
 use super::files::{self, NewFile};
 use super::leases::{self, Claim};
 use super::schema::{DELETED, FAILED, SUCCEEDED, UNRUN, WAITING, WHOLE};
@@ -181,7 +182,7 @@ impl Store {
         bucket: &Bucket,
         succeeded: Option<bool>,
     ) -> Result<Option<Object>> {
-        let mut writing = bucket.write(contents::fresh());
+        let mut writing = bucket.write(bucket::fresh());
         let (mut part, mut position) = (Vec::new(), Position::default());
         let mut read = || {
             self.read(|transaction| {
