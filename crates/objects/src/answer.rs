@@ -33,13 +33,18 @@ impl Answer {
         Some(rfc2822::parse(date).ok()?.timestamp())
     }
 
-    /// What went wrong: the answer has another status than a success, or its body has an error.
+    /// What went wrong: the answer has another status than a success, or its body has an error, which the body of a
+    /// success cannot have where it `is_content`: that may be anything.
     pub(crate) fn failure(
         &self,
         place: &Place,
         object: &str,
         now: Timestamp,
+        is_content: bool,
     ) -> Option<ObjectError> {
+        if self.status.is_success() && is_content {
+            return None;
+        }
         let said = Said::read(&self.body);
         if self.status.is_success() && !said.is_error {
             return None;
@@ -103,7 +108,6 @@ struct Said {
 impl Said {
     fn read(body: &[u8]) -> Self {
         let mut said = Self::default();
-        // A part of an object may be anything.
         let is_xml = body.trim_ascii_start().starts_with(b"<") && body.len() < 64 * 1024;
         let text = std::str::from_utf8(body).ok().filter(|_| is_xml);
         let root = text.and_then(|text| {
@@ -156,7 +160,7 @@ mod tests {
             body: Bytes::from(code.to_owned()),
         };
         let now = "2026-11-26T12:00:00Z".parse().unwrap();
-        answer.failure(&place(), "x", now)
+        answer.failure(&place(), "x", now, status == 206)
     }
 
     fn error(code: &str) -> String {
@@ -212,7 +216,7 @@ mod tests {
             Some(ObjectError::Missing(_))
         ));
         // What an object contains is not a refusal.
-        assert!(failure(206, "<a>", &[]).is_none());
+        assert!(failure(206, &error("NoSuchKey"), &[]).is_none());
         assert!(failure(200, "", &[]).is_none());
     }
 

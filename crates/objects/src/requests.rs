@@ -94,7 +94,7 @@ impl Requests {
             .connections
             .send(&self.place.endpoint, &request, limits);
         let answer = sent.await?;
-        match answer.failure(&self.place, object, now) {
+        match answer.failure(&self.place, object, now, ask.range.is_some()) {
             Some(error) => Err(error),
             None => Ok(answer),
         }
