@@ -12,6 +12,12 @@ request has another seed, and the cases take turns:
 
     python tools/benchmark_executor.py --batch 256 --case greedy --case top-p --case penalties --case all
 
+So are LoRA adapters on all linear layers, mixed over the requests; their weights are random and in memory:
+
+    python tools/benchmark_executor.py --shape 8b --batch 64 --adapters 0 --adapters 1 --adapters 32 \\
+        --adapter-rank 16 --option lora_cache_gpu_memory_fraction=0.9 \\
+        --option max_tokens_in_paged_kv_cache=131072
+
 With ``--write DIRECTORY`` nothing runs: the shape becomes a model directory for the whole path,
 
     inflight serve DIRECTORY --device cuda --executor-option load_format=dummy
@@ -37,8 +43,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from inflight.executors.base import Executor, NamedTensor, Request
 from inflight.executors.reference import create
+from inflight.executors.reference.core.adapters import Loaded, Named, task_id_of
+from inflight.executors.reference.model.config import ModelConfig, load_config
+from inflight.executors.reference.model.lora import Adapter, Delta, Part, Slot, named_slots
 from inflight.launch.model import DEMO_DIRECTORY
 
 #: Keys of `config.json` by shape.
@@ -197,16 +208,53 @@ def write_model(shape: str, directory: Path) -> None:
     (directory / "model.safetensors").write_bytes(struct.pack("<Q", 8) + b"{}      ")
 
 
+def random_adapter(name: str, config: ModelConfig, rank: int, pool: Any) -> Adapter:
+    """On all linear layers. Matrices are parts of ``pool``, from places that the name decides: those of many
+    adapters would fill the host's memory."""
+    draw = random.Random(name)
+
+    def drawn(rows: int, columns: int) -> Any:
+        start = draw.randrange(len(pool) - rows * columns)
+        return pool[start : start + rows * columns].reshape(rows, columns)
+
+    slots = named_slots(config).values()
+    layers: list[dict[Part, list[Delta]]] = []
+    nbytes = 0
+    for _ in range(config.num_layers):
+        layer: dict[Part, list[Delta]] = {}
+        for slot in slots:
+            delta = Delta(slot, drawn(rank, slot.inputs), drawn(slot.outputs, rank))
+            layer.setdefault(slot.part, []).append(delta)
+            nbytes += delta.down.nbytes + delta.up.nbytes
+        layers.append(layer)
+    return Adapter(task_id_of(name), layers, name.encode(), nbytes)
+
+
+def install_adapters(executor: Any, count: int, rank: int, config: ModelConfig) -> None:
+    """Adapters with the names `1` and so on, as if they had been read from files."""
+
+    def elements(slot: Slot) -> int:
+        return rank * max(slot.inputs, slot.outputs)
+
+    most = max(elements(slot) for slot in named_slots(config).values())
+    pool = np.random.default_rng(0).normal(0, 0.02, 2 * most).astype(np.float32)
+    for number in range(1, count + 1):
+        adapter = random_adapter(str(number), config, rank, pool)
+        named = Named(str(number), adapter.task_id, Path(str(number)))
+        executor._adapters.install(Loaded(adapter, named))
+
+
 def run(
     executor: Executor,
     batch: int,
     inputs: int,
     outputs: int,
     case: str,
+    adapters: int,
     tensors: list[NamedTensor],
 ) -> tuple[float, float]:
     """Seconds from handing in requests for ``batch`` sequences to their last token, and CPU seconds of the
-    process."""
+    process. Requests take turns with ``adapters``."""
     vocab_size = executor.info().vocab_size
     draw = random.Random(batch)
     fields, sampling, output = CASES[case]
@@ -215,7 +263,10 @@ def run(
         Request(one, [draw.randrange(vocab_size) for _ in range(inputs)], outputs) for one in range(count)
     ]
     for seed, request in enumerate(requests):
-        request.tensors = tensors
+        request.tensors = list(tensors)
+        if adapters:
+            task_id = struct.pack("<Q", 1 + seed % adapters)
+            request.tensors.append(NamedTensor("lora_task_id", "UINT64", (1,), task_id))
         request.sampling_config.seed = seed
         for subject, values in (
             (request, fields),
@@ -248,20 +299,27 @@ def measure(
     tensors: list[NamedTensor],
 ) -> None:
     """Prints the best run of each case. The cases take turns, so that a slow moment is not all one case's."""
-    found: dict[str, list[tuple[float, float, float]]] = {case: [] for case in cases}
-    for case in cases:
-        run(executor, batch, arguments.input, 8, case, tensors)
-    for _, case in itertools.product(range(arguments.repeat), cases):
+    kinds = list(itertools.product(cases, arguments.adapters or [0]))
+    found: dict[tuple[str, int], list[tuple[float, float, float]]] = {kind: [] for kind in kinds}
+    for case, adapters in kinds:
+        run(executor, batch, arguments.input, 8, case, adapters, tensors)
+    for _, kind in itertools.product(range(arguments.repeat), kinds):
+        case, adapters = kind
         executor.stats()
-        times = run(executor, batch, arguments.input, arguments.output, case, tensors)
+        times = run(executor, batch, arguments.input, arguments.output, case, adapters, tensors)
         latencies = sorted(float(one["iterLatencyMS"]) for one in executor.stats())
-        found[case].append((*times, latencies[len(latencies) // 2]))
-    first = min(found[cases[0]])[0]
-    for case, runs in found.items():
+        found[kind].append((*times, latencies[len(latencies) // 2]))
+    rank = arguments.adapter_rank
+    names = {
+        (case, adapters): f"{case}, {adapters} adapters of rank {rank}" if adapters else case
+        for case, adapters in kinds
+    }
+    first = min(found[kinds[0]])[0]
+    for kind, runs in found.items():
         best, cpu, median = (min(values) for values in zip(*runs, strict=True))
         print(
-            f"{shape}: batch {batch}: {case}: {batch * arguments.output / best:,.0f} tokens/s, "
-            f"{first / best:.2f} of {cases[0]}, "
+            f"{shape}: batch {batch}: {names[kind]}: {batch * arguments.output / best:,.0f} tokens/s, "
+            f"{first / best:.2f} of {names[kinds[0]]}, "
             f"median iteration {median:.2f} ms, {batch * arguments.output / cpu:,.0f} tokens/CPU s",
             flush=True,
         )
@@ -282,6 +340,10 @@ def main() -> None:
     parser.add_argument(
         "--case", action="append", choices=list(CASES), help="how tokens are chosen; default: greedy"
     )
+    parser.add_argument(
+        "--adapters", action="append", type=int, help="LoRA adapters that requests share out; default: 0"
+    )
+    parser.add_argument("--adapter-rank", type=int, default=16, help="their rank; default: 16")
     parser.add_argument("--guide", action="store_true", help="guide every output by a JSON schema")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of the executor")
     parser.add_argument("--write", type=Path, metavar="DIRECTORY", help="write a model to serve, run nothing")
@@ -303,6 +365,10 @@ def main() -> None:
     }
     if arguments.model is None:
         options |= {"load_format": "dummy", "backend": "pytorch"}
+    if arguments.adapters:
+        # Those of `install_adapters` share their memory.
+        options |= {"lora_cache_host_memory_bytes": 1 << 50}
+        options |= {"lora_cache_max_adapter_size": arguments.adapter_rank}
     for name, _, value in (option.partition("=") for option in arguments.option):
         options[name] = int(value) if value.isdecimal() else value
     for shape in [arguments.model.name] if arguments.model else arguments.shape or ["small"]:
@@ -312,6 +378,9 @@ def main() -> None:
             started = time.perf_counter()
             executor = create(arguments.model or directory, arguments.device, **options)
             print(f"{shape}: ready after {time.perf_counter() - started:.1f} s", flush=True)
+            if arguments.adapters:
+                config = load_config(arguments.model or Path(directory))
+                install_adapters(executor, max(arguments.adapters), arguments.adapter_rank, config)
             for batch in batches:
                 measure(executor, shape, batch, arguments.case or ["greedy"], arguments, tensors)
             executor.shutdown()

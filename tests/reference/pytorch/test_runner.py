@@ -67,7 +67,7 @@ def test_the_device_keeps_the_adapters_of_the_latest_iterations() -> None:
 
     def used(*task_ids: int) -> list[int]:
         """The identities of the copies that an iteration uses."""
-        rows = cache.rows([(adapters[task_id], place, 1) for place, task_id in enumerate(task_ids)])
+        rows = cache.rows([(adapters[task_id], place, 1) for place, task_id in enumerate(task_ids)]).groups
         kept.extend(one.adapter for one in rows)  # so that no identity is given twice
         return [id(one.adapter) for one in rows]
 

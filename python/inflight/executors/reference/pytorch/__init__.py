@@ -10,7 +10,8 @@
     compressed   quantized matrices on the device            upload   files to a GPU, in parallel
     sampling     logits to tokens, in plain PyTorch          slots    the same by what the device keeps
     sampling_kernels, search_kernels, log_prob_kernels       the kernels of `slots`
-    adapters     LoRA, several in one batch                  communicator  sums and gathers over NCCL or gloo
+    adapters     LoRA, several in one batch                  adapter_tables, adapter_kernels  the same at once
+    communicator  sums and gathers over NCCL or gloo
 
 Owns speed, and nothing else: what is right is `core.sampler`'s policy and `numpy`'s arithmetic, and
 `tests/reference/pytorch` holds this package to them. How fast it is, and how to measure that, is in

@@ -20,7 +20,7 @@ from inflight.executors.reference.model.layers import Layer, Loader, Weights, he
 from inflight.executors.reference.model.rope import inverse_frequencies
 
 from . import operations
-from .adapters import AdaptedRows, adapt, adapt_expert
+from .adapters import Adapted, adapt_expert
 from .communicator import DeviceCommunicator, OneDevice
 from .operations import Context, Shape, Tensor
 from .vision import TorchTower
@@ -43,9 +43,10 @@ class Rows:
     #: Of all sequences in flight: ``[slots, blocks of the longest]``.
     block_tables: Tensor
     context: Context | None = None
-    #: The rows that LoRA adapters change, and those that are virtual tokens or of images, ``int64 [rows]``
-    #: with their embeddings ``[rows, hidden]``; none of them inside a CUDA graph.
-    adapted: tuple[AdaptedRows, ...] = ()
+    #: What LoRA adapters do.
+    adapted: Adapted | None = None
+    #: The rows that are virtual tokens or of images, ``int64 [rows]``, with their embeddings
+    #: ``[rows, hidden]``; never inside a CUDA graph.
     embedded: tuple[Tensor, Tensor] | None = None
     #: Of a model that sees, what turns the rows: int32 ``[T]``, or by time, row and column ``[3, T]`` where
     #: the three may differ.
@@ -174,7 +175,8 @@ class TorchModel:
             if layer.query_norm is not None and layer.key_norm is not None:
                 norms = (layer.query_norm, layer.key_norm)
             qkv = ops.linear(normed, layer.qkv, layer.qkv_bias)
-            adapt(rows.adapted, index, "qkv", normed, qkv)
+            if rows.adapted is not None:
+                rows.adapted.add(index, "qkv", normed, qkv)
             queries = ops.rotate_and_store(
                 qkv,
                 turned,
@@ -189,7 +191,8 @@ class TorchModel:
             mixed = self._attend(queries, rows, index, generating, layer.window, plan)
             mixed = mixed.reshape(len(mixed), -1)
             delta = ops.linear(mixed, layer.output, layer.output_bias)
-            adapt(rows.adapted, index, "output", mixed, delta)
+            if rows.adapted is not None:
+                rows.adapted.add(index, "output", mixed, delta)
             delta = self.communicator.all_reduce(delta)
             normed = self._norm(x, delta, layer.post_norm, layer.post_norm_bias)
             delta = self.communicator.all_reduce(self._mlp(normed, layer, rows, index))
@@ -225,14 +228,15 @@ class TorchModel:
         return self.operations.add_layer_norm(x, delta, weight, bias, epsilon)
 
     def _mlp(self, x: Tensor, layer: Layer[Tensor], rows: Rows, index: int) -> Tensor:
-        config, ops = self.config, self.operations
+        config, ops, adapted = self.config, self.operations, rows.adapted
         if layer.router is not None:
             scores = ops.linear(x, layer.router)
-            adapt(rows.adapted, index, "router", x, scores)
+            if adapted is not None:
+                adapted.add(index, "router", x, scores)
             chosen, activation = config.experts_per_token, config.activation
             normalized = config.normalized_experts
             mixed = ops.experts(x, scores, layer.gate_up, layer.down, chosen, activation, normalized)
-            for group in rows.adapted:
+            for group in () if adapted is None else adapted.groups:
                 deltas = group.adapter.layers[index]
                 if "gate_up" in deltas or "down" in deltas:
                     mixed[group.rows] = operations.experts(
@@ -247,10 +251,12 @@ class TorchModel:
                     )
             return mixed
         inner = ops.linear(x, layer.gate_up, layer.gate_up_bias)
-        adapt(rows.adapted, index, "gate_up", x, inner)
+        if adapted is not None:
+            adapted.add(index, "gate_up", x, inner)
         active = ops.activate(inner, config.activation, config.gated_mlp)
         out = ops.linear(active, layer.down, layer.down_bias)
-        adapt(rows.adapted, index, "down", active, out)
+        if adapted is not None:
+            adapted.add(index, "down", active, out)
         return out
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:

@@ -268,7 +268,8 @@ class TorchRunner:
         found += [probe.sequence.owner.adapter for probe in work.probes]
         if not self._is_adapted[work.inputs[3]].any() and not any(found):
             return []
-        return [*(one.owner.adapter for one in work.generation), *found]
+        found = [*(one.owner.adapter for one in work.generation), *found]
+        return found if any(found) else []
 
     def _download(self, tensor: Tensor) -> Tensor:
         """A tensor's values on the host, there once the iteration is done."""

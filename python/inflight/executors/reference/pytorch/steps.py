@@ -6,7 +6,8 @@ them. Knows nothing of sequences or sampling: that is the `runner`'s.
 
 An iteration is replayed from the graph of the next larger size, by generation rows or, with prompts, by
 their tokens; spare rows write to a slot and a block that nobody reads. One that no graph fits, or whose
-hidden states are asked for, is launched operation by operation.
+hidden states are asked for, is launched operation by operation. Graphs with LoRA adapters are captured as
+they are first needed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from inflight.executors.reference.model.lora import Adapter
 from inflight.executors.reference.parallel.team import Leader
 
 from . import operations
-from .adapters import AdaptedRows, DeviceAdapters
+from .adapters import Adapted, DeviceAdapters, Spans
 from .model import Rows, TorchModel
 from .operations import CONTEXT_TILE, Context, Tensor
 from .packing import Array, Packed, PackedShape, Spare, padded_generation
@@ -78,7 +79,11 @@ class DeviceSteps:
         #: Of the latest iteration that no graph computed: ``[T, hidden]``.
         self._hidden: Tensor = None
         lora_bytes = self._lora_bytes(lora_fraction) if self.cuda else lora_host_bytes
+        #: Adapters in plain operations, and in kernels where those can do all that adapters may change.
         self._adapters = DeviceAdapters(self.device, model.dtype, lora_bytes)
+        self._tables = self._adapter_tables(lora_bytes, limits)
+        #: By place, and rank and parts of the adapters.
+        self._adapted_graphs: dict[Any, Any] = {}
         self.stream = torch.cuda.Stream(self.device) if self.cuda else None
         self._graphs: dict[int, Any] = {}
         #: By prompt tokens and generation rows.
@@ -111,7 +116,9 @@ class DeviceSteps:
 
     def bucket(self, count: int, adapted: bool) -> int | None:
         """The graph that ``count`` generation rows take."""
-        return None if adapted else next((one for one in self._graphs if one >= count), None)
+        if adapted and self._tables is None:
+            return None
+        return next((one for one in self._graphs if one >= count), None)
 
     def places(self, bucket: int) -> tuple[Tensor, Tensor]:
         """Where a graph's positions and sequence slots are; spare ones, until it is used."""
@@ -152,13 +159,16 @@ class DeviceSteps:
         ``adapters`` are those of the rows, if there are any."""
         count = inputs.shape[1]
         bucket = self.bucket(count, bool(adapters))
+        spans = [(one, row, 1) for row, one in enumerate(adapters)]
         if bucket is None:
             self._inputs[: 5 * count] = self.upload(inputs.reshape(-1))
-            adapted = self._adapters.rows([(one, row, 1) for row, one in enumerate(adapters)])
-            return self._generate(count, adapted)
+            return self._generate(count, self._adapted(spans, count))
         padded = torch.from_numpy(self._pad(inputs, bucket)).pin_memory()
         self._inputs[: 5 * bucket].copy_(padded, non_blocking=True)
-        self._replay(self._graphs[bucket], bucket)
+        if adapters:
+            self._replay_adapted(bucket, spans, bucket, partial(self._generate, bucket))
+        else:
+            self._replay(self._graphs[bucket], bucket)
         return self._logits
 
     def mix(
@@ -180,28 +190,31 @@ class DeviceSteps:
         their positions.
         """
         keeps_hidden = keeps_hidden or probe_tables is not None
-        by_hand = keeps_hidden or adapters or embedded is not None or turned is not None
+        by_hand = keeps_hidden or embedded is not None or turned is not None
+        by_hand = by_hand or (bool(adapters) and self._tables is None)
         bucket = None if by_hand else self._prompt_bucket(packed.shape)
         if bucket is not None:
-            buffer = packed.padded(self._prompt_shape(*bucket), self.spare)
-            pinned = torch.from_numpy(buffer).pin_memory()
-            self._prompt_inputs[: len(buffer)].copy_(pinned, non_blocking=True)
-            self._replay(self._prompt_graphs[bucket], bucket)
+            shape = self._prompt_shape(*bucket)
+            pinned = torch.from_numpy(packed.padded(shape, self.spare)).pin_memory()
+            inputs = self._prompt_inputs[: len(pinned)].copy_(pinned, non_blocking=True)
+            if adapters:
+                spans = _spans(adapters, packed, shape)
+                compute = partial(self._prompts, inputs, shape, (), None)
+                self._replay_adapted(bucket, spans, shape.generation + shape.tokens, compute)
+            else:
+                self._replay(self._prompt_graphs[bucket], bucket)
             return self._logits
         shape = packed.shape.rounded()
         chunks = packed.moved_chunks(shape)
         tables = None if probe_tables is None else self.upload(probe_tables)
         buffer = self.upload(packed.padded(shape, self.spare))
-        places = [(row, 1) for row in range(packed.shape.generation)]
-        places += [(chunk[0], chunk[1]) for chunk in chunks]
-        spans = [(one, *place) for one, place in zip(adapters, places, strict=False)]
         moved = shape.generation - packed.shape.generation
         virtual = self._embeddings(embedded, pictured, moved)
         turns = None
         if turned is not None:
             padding = ((0, 0), (0, shape.tokens - turned.shape[1]))
             turns = self.upload(np.pad(turned.astype(np.int32), padding))
-        adapted = self._adapters.rows(spans)
+        adapted = self._adapted(_spans(adapters, packed, shape), shape.generation + shape.tokens)
         hidden, logits = self._prompts(buffer, shape, chunks, tables, adapted, virtual, turns)
         self._hidden = hidden if keeps_hidden else None
         return logits
@@ -244,6 +257,43 @@ class DeviceSteps:
         """What adapters may take on a GPU."""
         return int(fraction * torch.cuda.mem_get_info(self.device)[0])
 
+    def _adapter_tables(self, lora_bytes: int, limits: Limits) -> Any:
+        """For the kernels, which know no experts."""
+        config = self._model.config
+        if self._operations is operations or config.num_experts:
+            return None
+        from .adapter_tables import AdapterTables
+
+        most, dtype = limits.max_batch_size, self._model.dtype
+        rows = limits.max_num_tokens + most + 8  # with what rounding adds
+        return AdapterTables(self.device, dtype, lora_bytes, most, config.num_layers, rows, self.upload)
+
+    def _adapted(self, spans: Spans, rows: int) -> Adapted | None:
+        """What adapters do in an iteration of ``rows`` that no graph computes."""
+        if not any(adapter is not None for adapter, *_ in spans):
+            return None
+        if self._tables is None:
+            return self._adapters.rows(spans)
+        adapted: Adapted = self._tables.rows(spans, rows)
+        return adapted
+
+    def _replay_adapted(self, place: Any, spans: Spans, rows: int, compute: Callable[[Adapted], Any]) -> None:
+        """Computes an iteration whose inputs are there from a graph; the first of its kind by hand, after
+        which the graph is captured."""
+        adapted = self._tables.rows(spans, rows, lasting=True)
+        kind = (place, adapted.rank, adapted.parts)
+        graph = self._adapted_graphs.get(kind)
+        if graph is not None:
+            graph.replay()
+            return
+        compute(adapted)
+        graph = torch.cuda.CUDAGraph()
+        with no_collection():
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            compute(adapted)
+            graph.capture_end()
+        self._adapted_graphs[kind] = graph
+
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.int32, device=self.device)
 
@@ -266,7 +316,7 @@ class DeviceSteps:
         spare = self._pad(np.zeros((5, 0), dtype=np.int32), bucket)
         self._inputs[: 5 * bucket] = self.upload(spare)
 
-    def _generate(self, count: int, adapted: tuple[AdaptedRows, ...] = ()) -> Tensor:
+    def _generate(self, count: int, adapted: Adapted | None = None) -> Tensor:
         """One iteration of ``count`` generation rows, from ``_inputs`` to ``chosen``: what graphs hold."""
         inputs = self._inputs[: 5 * count].view(5, count)
         token_ids, cache_slots = self._operations.prepare(inputs, self.chosen, self._block_tables, self._size)
@@ -348,7 +398,7 @@ class DeviceSteps:
         shape: PackedShape,
         chunks: tuple[tuple[int, ...], ...] = (),
         probe_tables: Tensor | None = None,
-        adapted: tuple[AdaptedRows, ...] = (),
+        adapted: Adapted | None = None,
         embedded: tuple[Tensor, Tensor] | None = None,
         turns: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
@@ -436,6 +486,13 @@ class LedSteps(DeviceSteps):
     def share(self, count: int) -> None:
         self._leader.call("share", count)
         super().share(count)
+
+
+def _spans(adapters: Sequence[Adapter | None], packed: Packed, shape: PackedShape) -> Spans:
+    """The rows of each adapter once packed rows are padded to ``shape``."""
+    places = [(row, 1) for row in range(packed.shape.generation)]
+    places += [(row, count) for row, count, *_ in packed.moved_chunks(shape)]
+    return [(one, *place) for one, place in zip(adapters, places, strict=False)]
 
 
 def _joined(generation: Tensor, prompts: Tensor) -> Tensor:
