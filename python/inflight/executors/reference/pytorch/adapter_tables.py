@@ -6,23 +6,29 @@ by adapter on the host and cut into tiles of one adapter each. Knows nothing of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from inflight.executors.reference.model.lora import Part
+from inflight.executors.reference.model.lora import Part, Slot
 
-from .adapter_kernels import ENTRIES, FIELDS, HEAD, LEAST_RANK, PARTS, TILE_FIELDS, GroupedRows
+from .adapter_kernels import (
+    ENTRIES,
+    FIELDS,
+    HEAD,
+    LEAST_RANK,
+    TILE_FIELDS,
+    GroupedRows,
+    Launch,
+    block_outputs,
+    cut,
+)
 from .adapters import DeviceAdapter, DeviceAdapters, Spans
 from .operations import Tensor
 
 Array = Any  # numpy.ndarray
-
-#: Rows of an iteration up to which tiles are small: most rows are of sequences that have no other.
-_FEW_ROWS = 512
-_MANY_TILE_ROWS = 64
 
 
 class AdapterTables:
@@ -45,9 +51,13 @@ class AdapterTables:
         self._layers = layers
         self._most_rows = most_rows
         self._upload = upload
+        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
         # Both take memory where there are adapters only.
         self._table: Tensor = None
         self._rows: Tensor = None
+        #: Where a module is in a layer's entries, in the order in which they were first seen.
+        self._entries: dict[Slot, int] = {}
+        self._launches: dict[tuple[frozenset[Slot], int], Mapping[Part, Sequence[Launch]]] = {}
         #: What ``_rows`` holds: how many rows, and whose; and what was made of it.
         self._latest: tuple[int, Spans] | None = None
         self._grouped: GroupedRows | None = None
@@ -65,7 +75,7 @@ class AdapterTables:
         held = self._adapters.hold(list({adapter: None for adapter, *_ in spans if adapter is not None}))
         places = [-1 if adapter is None else held[adapter].place for adapter, *_ in spans]
         tiles = HEAD + TILE_FIELDS * self._tiles(rows)
-        array = grouped(np.array(places), np.array([one[1:] for one in spans]), tile_rows(rows), rows, tiles)
+        array = grouped(np.array(places), np.array([one[1:] for one in spans]), cut(rows).rows, rows, tiles)
         if lasting:
             pinned = torch.from_numpy(array)
             pinned = pinned.pin_memory() if self._device.type == "cuda" else pinned
@@ -73,40 +83,61 @@ class AdapterTables:
         else:
             noted = self._upload(array)
         rank = max(one.rank for one in held.values())
-        parts: frozenset[Part] = frozenset().union(*(layer for one in held.values() for layer in one.layers))
-        made = GroupedRows(
-            self._table,
-            noted[:tiles],
-            noted[tiles:],
-            tile_rows(rows),
-            1 << (rank - 1).bit_length(),
-            parts,
-        )
+        rank = 1 << (rank - 1).bit_length()
+        slots = frozenset().union(*(one.slots for one in held.values()))
+        launches = self._launched(slots, block_outputs(rows, rank))
+        made = GroupedRows(self._table, noted[:tiles], noted[tiles:], rank, slots, launches, self._side)
         if lasting:
             self._latest, self._grouped = (rows, spans), made
         return made
 
     def _tiles(self, rows: int) -> int:
         """Tiles that so many rows are cut into, at most."""
-        return -(-rows // tile_rows(rows)) + min(rows, self._most)
+        return -(-rows // cut(rows).rows) + min(rows, self._most)
 
     def _note(self, adapter: DeviceAdapter) -> None:
         """Writes where an adapter's matrices are; another one may have been there."""
         self._latest = None
         entries = np.zeros((self._layers, ENTRIES, FIELDS), dtype=np.int64)
         for layer, parts in zip(entries, adapter.layers, strict=True):
-            for part, deltas in parts.items():
-                first, most = PARTS[part]
-                if len(deltas) > most:
-                    raise RuntimeError(f"an adapter changes `{part}` of a layer in {len(deltas)} places")
-                for entry, (slot, down, up) in zip(layer[first:], deltas, strict=False):
-                    entry[:] = down.data_ptr(), up.data_ptr(), len(down), slot.start, slot.stop
+            for deltas in parts.values():
+                for slot, down, up in deltas:
+                    entry = self._entries.setdefault(slot, len(self._entries))
+                    layer[entry, :3] = down.data_ptr(), up.data_ptr(), len(down)
         self._table[adapter.place].copy_(self._upload(entries))
 
+    def _launched(self, slots: frozenset[Slot], outputs: int) -> Mapping[Part, Sequence[Launch]]:
+        """What changes each part where adapters have these modules, in blocks of ``outputs``."""
+        if (slots, outputs) not in self._launches:
+            parts: dict[Part, list[Launch]] = {}
+            for modules in apart(slots):
+                entries = np.array([self._entries[slot] for slot in modules], dtype=np.int32)
+                blocks = [
+                    (self._entries[slot], number, slot.start, slot.stop, first)
+                    for number, slot in enumerate(modules)
+                    for first in range(slot.start, slot.stop, outputs)
+                ]
+                edges = [edge for slot in modules for edge in (slot.start, slot.stop)]
+                aligned = 1 if any(edge % LEAST_RANK for edge in edges) else LEAST_RANK
+                launch = Launch(
+                    self._upload(entries), self._upload(np.array(blocks, dtype=np.int32)), aligned
+                )
+                parts.setdefault(modules[0].part, []).append(launch)
+            self._launches[slots, outputs] = parts
+        return self._launches[slots, outputs]
 
-def tile_rows(rows: int) -> int:
-    """Rows of a tile in an iteration of ``rows``."""
-    return LEAST_RANK if rows <= _FEW_ROWS else _MANY_TILE_ROWS
+
+def apart(slots: Iterable[Slot]) -> list[list[Slot]]:
+    """Modules in groups of one part in which no two change the same outputs."""
+    groups: list[list[Slot]] = []
+    for slot in sorted(slots, key=lambda one: (one.part, one.start, one.stop)):
+        for group in groups:
+            if group[-1].part == slot.part and group[-1].stop <= slot.start:
+                group.append(slot)
+                break
+        else:
+            groups.append([slot])
+    return groups
 
 
 def grouped(places: Array, spans: Array, size: int, rows: int, head: int) -> Array:

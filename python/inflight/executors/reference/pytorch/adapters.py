@@ -34,11 +34,9 @@ class DeviceAdapter:
     nbytes: int
     #: Its number among those that are held.
     place: int
-
-    @property
-    def rank(self) -> int:
-        """The largest of its ranks."""
-        return max(len(down) for layer in self.layers for deltas in layer.values() for _, down, _ in deltas)
+    #: The largest of its ranks, and all that it changes.
+    rank: int
+    slots: frozenset[Slot]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +54,8 @@ class Adapted(Protocol):
     def groups(self) -> Sequence[AdaptedRows]:
         """By adapter, for the experts of a mixture."""
 
-    def add(self, layer: int, part: Part, x: Tensor, out: Tensor) -> None:
-        """Adds what adapters make of ``x`` to their rows of ``out``."""
+    def product(self, layer: int, part: Part, x: Tensor, compute: Callable[[], Tensor]) -> Tensor:
+        """What the model computes of ``x``, with what adapters make of it added to their rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +64,12 @@ class AdaptedGroups:
 
     groups: Sequence[AdaptedRows]
 
-    def add(self, layer: int, part: Part, x: Tensor, out: Tensor) -> None:
+    def product(self, layer: int, part: Part, x: Tensor, compute: Callable[[], Tensor]) -> Tensor:
+        out = compute()
         for group in self.groups:
             for slot, down, up in group.adapter.layers[layer].get(part, ()):
                 out[group.rows, slot.start : slot.stop] += linear(linear(x[group.rows], down), up)
+        return out
 
 
 class DeviceAdapters:
@@ -145,7 +145,14 @@ class DeviceAdapters:
             copied, flat = self._copy_layer(layer)
             layers.append(copied)
             nbytes += flat.nbytes
-        return DeviceAdapter(layers, nbytes, self._free.pop() if self._free else len(self._held))
+        deltas = [delta for layer in layers for own in layer.values() for delta in own]
+        return DeviceAdapter(
+            layers,
+            nbytes,
+            self._free.pop() if self._free else len(self._held),
+            max((len(down) for _, down, _ in deltas), default=1),
+            frozenset(slot for slot, *_ in deltas),
+        )
 
     def _copy_layer(self, layer: LayerDeltas) -> tuple[Mapping[Part, Deltas], Tensor]:
         """A layer's matrices, which go to the device in one copy and in the model's type."""
@@ -182,7 +189,7 @@ def adapt_expert(
     x: Tensor,
     out: Tensor,
 ) -> None:
-    """As `AdaptedGroups.add`, for rows of one adapter that an expert computes."""
+    """As `AdaptedGroups.product`, for rows of one adapter that an expert computes."""
     for slot, down, up in deltas.get(part, ()):
         if slot.expert == expert:
             out[:, slot.start : slot.stop] += linear(linear(x, down), up)

@@ -17,6 +17,7 @@ import torch.nn.functional as functional
 
 from inflight.executors.reference.model.config import ModelConfig
 from inflight.executors.reference.model.layers import Layer, Loader, Weights, held
+from inflight.executors.reference.model.lora import Part
 from inflight.executors.reference.model.rope import inverse_frequencies
 
 from . import operations
@@ -174,9 +175,7 @@ class TorchModel:
             norms = None
             if layer.query_norm is not None and layer.key_norm is not None:
                 norms = (layer.query_norm, layer.key_norm)
-            qkv = ops.linear(normed, layer.qkv, layer.qkv_bias)
-            if rows.adapted is not None:
-                rows.adapted.add(index, "qkv", normed, qkv)
+            qkv = self._product(rows, index, "qkv", normed, layer.qkv, layer.qkv_bias)
             queries = ops.rotate_and_store(
                 qkv,
                 turned,
@@ -190,9 +189,7 @@ class TorchModel:
             )
             mixed = self._attend(queries, rows, index, generating, layer.window, plan)
             mixed = mixed.reshape(len(mixed), -1)
-            delta = ops.linear(mixed, layer.output, layer.output_bias)
-            if rows.adapted is not None:
-                rows.adapted.add(index, "output", mixed, delta)
+            delta = self._product(rows, index, "output", mixed, layer.output, layer.output_bias)
             delta = self.communicator.all_reduce(delta)
             normed = self._norm(x, delta, layer.post_norm, layer.post_norm_bias)
             delta = self.communicator.all_reduce(self._mlp(normed, layer, rows, index))
@@ -227,16 +224,21 @@ class TorchModel:
             return self.operations.add_rms_norm(x, delta, weight, epsilon)
         return self.operations.add_layer_norm(x, delta, weight, bias, epsilon)
 
+    def _product(
+        self, rows: Rows, index: int, part: Part, x: Tensor, weight: Tensor, bias: Tensor | None = None
+    ) -> Tensor:
+        """A linear layer, with what adapters add to it."""
+        compute = partial(self.operations.linear, x, weight, bias)
+        return compute() if rows.adapted is None else rows.adapted.product(index, part, x, compute)
+
     def _mlp(self, x: Tensor, layer: Layer[Tensor], rows: Rows, index: int) -> Tensor:
-        config, ops, adapted = self.config, self.operations, rows.adapted
+        config, ops = self.config, self.operations
         if layer.router is not None:
-            scores = ops.linear(x, layer.router)
-            if adapted is not None:
-                adapted.add(index, "router", x, scores)
+            scores = self._product(rows, index, "router", x, layer.router)
             chosen, activation = config.experts_per_token, config.activation
             normalized = config.normalized_experts
             mixed = ops.experts(x, scores, layer.gate_up, layer.down, chosen, activation, normalized)
-            for group in () if adapted is None else adapted.groups:
+            for group in () if rows.adapted is None else rows.adapted.groups:
                 deltas = group.adapter.layers[index]
                 if "gate_up" in deltas or "down" in deltas:
                     mixed[group.rows] = operations.experts(
@@ -250,14 +252,9 @@ class TorchModel:
                         partial(adapt_expert, deltas),
                     )
             return mixed
-        inner = ops.linear(x, layer.gate_up, layer.gate_up_bias)
-        if adapted is not None:
-            adapted.add(index, "gate_up", x, inner)
+        inner = self._product(rows, index, "gate_up", x, layer.gate_up, layer.gate_up_bias)
         active = ops.activate(inner, config.activation, config.gated_mlp)
-        out = ops.linear(active, layer.down, layer.down_bias)
-        if adapted is not None:
-            adapted.add(index, "down", active, out)
-        return out
+        return self._product(rows, index, "down", active, layer.down, layer.down_bias)
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Logits ``[rows, vocab_size]`` of final hidden states, in the model's type; in ``out`` if given."""

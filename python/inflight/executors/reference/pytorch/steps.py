@@ -82,7 +82,7 @@ class DeviceSteps:
         #: Adapters in plain operations, and in kernels where those can do all that adapters may change.
         self._adapters = DeviceAdapters(self.device, model.dtype, lora_bytes)
         self._tables = self._adapter_tables(lora_bytes, limits)
-        #: By place, and rank and parts of the adapters.
+        #: By place, and rank and modules of the adapters.
         self._adapted_graphs: dict[Any, Any] = {}
         self.stream = torch.cuda.Stream(self.device) if self.cuda else None
         self._graphs: dict[int, Any] = {}
@@ -281,7 +281,7 @@ class DeviceSteps:
         """Computes an iteration whose inputs are there from a graph; the first of its kind by hand, after
         which the graph is captured."""
         adapted = self._tables.rows(spans, rows, lasting=True)
-        kind = (place, adapted.rank, adapted.parts)
+        kind = (place, adapted.kind)
         graph = self._adapted_graphs.get(kind)
         if graph is not None:
             graph.replay()
