@@ -258,7 +258,7 @@ class DeviceSteps:
         return int(fraction * torch.cuda.mem_get_info(self.device)[0])
 
     def _adapter_tables(self, lora_bytes: int, limits: Limits) -> Any:
-        """For the kernels, which know no experts."""
+        """For the kernels; they do not compute what adapters add to experts."""
         config = self._model.config
         if self._operations is operations or config.num_experts:
             return None
