@@ -40,6 +40,10 @@ _IDLE_ROWS = 16
 #: Chunks of prompts that an iteration from a graph has room for, or more where there are many sequences.
 _CHUNKS = 64
 
+#: Graphs with adapters, at most: clients may send adapters of many ranks and sets of modules, and each kind
+#: has its own. What comes later is launched by hand.
+_ADAPTED_GRAPHS = 256
+
 
 class DeviceSteps:
     """One rank's part of a model and its cache, which has one block more than is counted.
@@ -287,6 +291,8 @@ class DeviceSteps:
             graph.replay()
             return
         compute(adapted)
+        if len(self._adapted_graphs) == _ADAPTED_GRAPHS:
+            return
         graph = torch.cuda.CUDAGraph()
         with no_collection():
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
