@@ -37,7 +37,7 @@ def test_streams_and_calls_are_listed_while_they_are_open_and_afterwards(slow: S
     [one] = status["open"]["requests"]
     assert (one["route"], one["model"]) == ("ModelStreamInfer", MODEL)
     assert one["first_token_ms"] is not None
-    assert one["completion_tokens"] is None
+    assert one["completion_tokens"] >= 1
     assert one["worker"] == status["workers"][0]["address"]
     # There is no place for another one, on the same stream or as a call.
     stream.send("two", inputs([5, 6, 7], 2, streaming=True))

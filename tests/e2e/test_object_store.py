@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeAlias
 
 import openai
 import pytest
@@ -29,12 +30,22 @@ def store() -> Iterator[ObjectStore]:
         yield made
 
 
-def client_of(address: str) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"http://{address}/v1", api_key=NO_KEY, max_retries=0)
+ClientOf: TypeAlias = Callable[[str], openai.OpenAI]
+
+
+@pytest.fixture
+def client_of() -> Iterator[ClientOf]:
+    with ExitStack() as clients:
+
+        def client_of(address: str) -> openai.OpenAI:
+            client = openai.OpenAI(base_url=f"http://{address}/v1", api_key=NO_KEY, max_retries=0)
+            return clients.enter_context(client)
+
+        yield client_of
 
 
 def test_contents_are_objects_as_long_as_somebody_needs_them(
-    start: Start, tmp_path: Path, store: ObjectStore
+    start: Start, tmp_path: Path, store: ObjectStore, client_of: ClientOf
 ) -> None:
     worker = start_worker(start)
     data = f"--data-dir={tmp_path / 'data'}"
@@ -87,7 +98,7 @@ def test_contents_are_objects_as_long_as_somebody_needs_them(
 @pytest.mark.skipif(
     binaries() is None, reason="PostgreSQL is not installed: tools/install-system-packages database"
 )
-def test_each_line_has_one_result_whatever_dies(start: Start, tmp_path: Path) -> None:
+def test_each_line_has_one_result_whatever_dies(start: Start, tmp_path: Path, client_of: ClientOf) -> None:
     worker = start_worker(start, "--step-us=20000")
     with ExitStack() as servers:
         database = servers.enter_context(postgres())
@@ -184,7 +195,9 @@ def test_a_bucket_that_cannot_be_used_says_why(
     assert "wrong-secret" not in gateway.log
 
 
-def test_contents_in_a_bucket_need_it(start: Start, tmp_path: Path, store: ObjectStore) -> None:
+def test_contents_in_a_bucket_need_it(
+    start: Start, tmp_path: Path, store: ObjectStore, client_of: ClientOf
+) -> None:
     arguments = ("gateway", "--port=0", "--worker=127.0.0.1:9", f"--data-dir={tmp_path}")
     alone = start(*arguments[:3], PLACE)
     assert alone.wait() == 2
@@ -197,7 +210,7 @@ def test_contents_in_a_bucket_need_it(start: Start, tmp_path: Path, store: Objec
     assert f"pass `--data-objects s3://{BUCKET}/of/tests`" in without.log, without.log
 
 
-def test_the_object_store_is_asked_over_tls(start: Start, tmp_path: Path) -> None:
+def test_the_object_store_is_asked_over_tls(start: Start, tmp_path: Path, client_of: ClientOf) -> None:
     authority = make_authority(tmp_path / "authority")
     trusted = {"SSL_CERT_FILE": str(authority.ca)}
     with object_store(authority.issue("store", "localhost")) as encrypted:

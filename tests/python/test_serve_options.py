@@ -81,7 +81,7 @@ EXAMPLES = {
 }
 
 #: Of options whose values are words of their own.
-WORDS = {"reasoning-field": "both"}
+WORDS = {"reasoning-field": "both", "data-objects": "s3://bucket/prefix"}
 
 #: Options that need another.
 NEEDS = {
@@ -89,6 +89,7 @@ NEEDS = {
     "tls-certificate": "--tls-key=keys",
     "tls-key": "--tls-certificate=keys",
     "key-limits": "--api-key-file=keys",
+    "data-objects": "--data-dir=data",
 }
 
 
