@@ -92,9 +92,12 @@ impl CallContext {
     }
 
     /// Notes how many tokens there are by now; 0: not known.
-    pub(crate) fn generated(&self, tokens: usize) {
-        if let Some(witness) = self.witness.as_ref().filter(|_| tokens > 0) {
-            witness.generated(tokens);
+    pub(crate) fn generated(&self, tokens: impl FnOnce() -> usize) {
+        if let Some(witness) = &self.witness {
+            match tokens() {
+                0 => {}
+                known => witness.generated(known),
+            }
         }
     }
 

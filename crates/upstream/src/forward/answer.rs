@@ -144,7 +144,7 @@ impl ForwardStream {
             }
         });
         let can_continue = begun.said.can_continue();
-        self.context.generated(begun.said.tokens());
+        self.context.generated(|| begun.said.tokens());
         let taken = match taken {
             Err(damaged) => return self.end_with(damaged),
             // Passed on as it came, unless it may continue elsewhere.
