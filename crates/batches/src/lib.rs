@@ -1,6 +1,6 @@
 //! Files and batches: what clients upload, the requests of a batch, and what became of each. Owns how they are kept
-//! (in SQLite or PostgreSQL, and in a bucket), read and written, and the rules of their lives. Knows nothing of HTTP, of workers or of
-//! clocks: the time comes in, in seconds since the epoch.
+//! (in SQLite or PostgreSQL, and in a bucket), read and written, and the rules of their lives. Knows nothing of HTTP, of
+//! workers or of clocks: the time comes in, in seconds since the epoch.
 //!
 //! A batch belongs to one holder at a time, which renews its lease; whatever a holder says after it has lost the lease
 //! changes nothing. So several gateways may run the batches of one store, and each line has one result.

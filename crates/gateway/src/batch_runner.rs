@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inflight_base::error_chain;
+use inflight_base::wall_clock::unix_seconds;
 use inflight_batches::{Claim, Close, Load, Status, Store, StoreError, room};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use self::held::{Held, Ran};
-use crate::batches::{self, Batches};
+use crate::batches::Batches;
 use crate::client::{Addresses, Connection};
 use crate::state::AppState;
 
@@ -143,7 +144,7 @@ impl Runner {
         let mut gone = Vec::new();
         for held in &mut self.held {
             let Some(done) = held.results() else { continue };
-            let (claim, now) = (held.claim.clone(), batches::now());
+            let (claim, now) = (held.claim.clone(), unix_seconds());
             let written = Arc::clone(&done);
             let recorded = self
                 .batches
@@ -165,7 +166,7 @@ impl Runner {
 
     /// Renews leases, takes batches that nobody runs, and ends those whose time has come.
     async fn tick(&mut self, is_stopping: bool) {
-        let (holder, now) = (self.holder, batches::now());
+        let (holder, now) = (self.holder, unix_seconds());
         let most = if is_stopping { 0 } else { MOST_BATCHES };
         let claim = move |store: &Store| store.claim(holder, most, now, now + LEASE);
         let claims = match self.batches.run(claim).await {

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inflight_base::blocking;
-use inflight_base::wall_clock::unix_seconds;
 use inflight_batches::{Bounds, DataUrl, ObjectsUrl, Share, Store, StoreError};
 use inflight_openai::ApiError;
 use tokio::sync::{Notify, Semaphore};
@@ -144,9 +143,4 @@ impl Batches {
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
-}
-
-/// Seconds since the epoch.
-pub(crate) fn now() -> i64 {
-    unix_seconds()
 }

@@ -1,4 +1,5 @@
 //! Whether the grace of a shutdown is over: nothing continues elsewhere from then on, and what is still open ends.
+//! Requests hold it and ask it; a cancellation token, which can also be waited for, takes a lock for each.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -166,13 +166,7 @@ impl Objects {
         if let Some(from) = from {
             query.insert(0, ("continuation-token", from));
         }
-        let answer = self.send(
-            Method::Get,
-            Ask {
-                query: &query,
-                ..Ask::default()
-            },
-        )?;
+        let answer = self.ask(&query)?;
         let mut page = Page {
             items: Vec::new(),
             next: None,
@@ -201,13 +195,7 @@ impl Objects {
     pub fn unfinished(&self, prefix: &str) -> Result<Vec<Unfinished>> {
         let prefix = format!("{}{prefix}", self.requests.place.prefix);
         let query = [("prefix", prefix.as_str()), ("uploads", "")];
-        let answer = self.send(
-            Method::Get,
-            Ask {
-                query: &query,
-                ..Ask::default()
-            },
-        )?;
+        let answer = self.ask(&query)?;
         let mut all = Vec::new();
         let (mut name, mut upload, mut begun) = (String::new(), String::new(), String::new());
         self.parse(&answer, "ListMultipartUploadsResult", |found| match found {
@@ -230,6 +218,15 @@ impl Objects {
     pub(crate) fn send(&self, method: Method, ask: Ask<'_>) -> Result<Answer> {
         let runtime = self.runtime.as_ref().ok_or_else(|| self.form())?;
         runtime.block_on(self.requests.send(method, ask))
+    }
+
+    /// Asks the bucket.
+    fn ask(&self, query: &[(&str, &str)]) -> Result<Answer> {
+        let ask = Ask {
+            query,
+            ..Ask::default()
+        };
+        self.send(Method::Get, ask)
     }
 
     fn parse(&self, answer: &Answer, root: &str, take: impl FnMut(Found<'_>)) -> Result<()> {

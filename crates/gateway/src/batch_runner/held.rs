@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use inflight_base::wall_clock::unix_seconds;
 use inflight_batches::{
     BatchId, Claim, Close, Done, Outcome, Status, Store, StoreError, Usage, Work, output_line,
 };
@@ -12,7 +13,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
 use super::line::{self, Answer, Next};
-use crate::batches::{self, Batches};
+use crate::batches::Batches;
 use crate::metrics::LineEnd;
 use crate::state::AppState;
 
@@ -136,7 +137,7 @@ impl Held {
         let (claim, batches) = (self.claim.clone(), Arc::clone(batches));
         self.changing = Some(tasks.spawn(async move {
             let batch = claim.batch.id;
-            let now = batches::now();
+            let now = unix_seconds();
             let result = batches.run(move |store| store.import(&claim, now)).await;
             batches.wake();
             Ran::Imported { batch, result }
@@ -152,7 +153,7 @@ impl Held {
         let (claim, batches) = (self.claim.clone(), Arc::clone(batches));
         self.changing = Some(tasks.spawn(async move {
             let batch = claim.batch.id;
-            let now = batches::now();
+            let now = unix_seconds();
             let close = move |store: &Store| store.close(&claim, why, now);
             let result = batches.run(close).await;
             if result.is_ok() {

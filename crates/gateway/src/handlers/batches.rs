@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use http::Uri;
+use inflight_base::wall_clock::unix_seconds;
 use inflight_batches::{
     BatchId, BatchList, BatchObject, Dialect, FileId, NewBatch, Owner, Page, Store, StoreError,
     Window,
@@ -57,7 +58,7 @@ pub(crate) async fn create_batch(
         window,
         metadata: metadata.and_then(|text| RawValue::from_string(text).ok()),
         results_age: asked.results_age,
-        created: batches::now(),
+        created: unix_seconds(),
     };
     let created = batches
         .serve(move |store| store.create_batch(&new, input))

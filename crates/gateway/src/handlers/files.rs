@@ -8,6 +8,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use http::{HeaderValue, Uri, header};
+use inflight_base::wall_clock::unix_seconds;
 use inflight_batches::{
     FileId, FileList, FileObject, Owner, Page, Purpose, Store, StoreError, Stored,
 };
@@ -15,7 +16,6 @@ use inflight_openai::{ApiError, ListQuery, PageLimit};
 
 use super::kept::{Kept, enabled, pieces};
 use super::named::{PathId, object, owner};
-use crate::batches;
 use crate::error::HttpError;
 use crate::query;
 use crate::state::AppState;
@@ -58,7 +58,7 @@ pub(crate) async fn list_files(
         limit,
         is_descending,
     };
-    let list = move |store: &Store| store.files(&owner, purpose, &page, batches::now());
+    let list = move |store: &Store| store.files(&owner, purpose, &page, unix_seconds());
     let (files, has_more) = batches.ask(&named, list).await?;
     Ok(object(&FileList::new(&files, has_more)))
 }
@@ -110,7 +110,7 @@ pub(crate) async fn delete_file(
     request: Request,
 ) -> Result<Response, HttpError> {
     let kept = Kept::new(&state, id, &request)?;
-    kept.file(|store, owner, file| store.delete_file(owner, file, batches::now()))
+    kept.file(|store, owner, file| store.delete_file(owner, file, unix_seconds()))
         .await?;
     kept.batches.purge();
     let body = serde_json::json!({"id": kept.id, "object": "file", "deleted": true});
@@ -118,7 +118,7 @@ pub(crate) async fn delete_file(
 }
 
 fn found(store: &Store, owner: &Owner, file: FileId) -> Result<Stored, StoreError> {
-    store.file(owner, file, batches::now())
+    store.file(owner, file, unix_seconds())
 }
 
 fn purpose(text: &str) -> Result<Purpose, ApiError> {

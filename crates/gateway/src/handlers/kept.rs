@@ -8,11 +8,12 @@ use axum::extract::Request;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use inflight_base::error_chain;
+use inflight_base::wall_clock::unix_seconds;
 use inflight_batches::{Batch, BatchId, Dialect, FileId, Owner, Position, Store, StoreError};
 use inflight_openai::ApiError;
 
 use super::named::{PathId, owner, text};
-use crate::batches::{self, Batches};
+use crate::batches::Batches;
 use crate::state::AppState;
 
 /// The store.
@@ -85,7 +86,7 @@ impl<'a> Kept<'a> {
         dialect: Dialect,
     ) -> Result<Batch, ApiError> {
         let cancel = move |store: &Store, owner: &Owner, batch| {
-            store.cancel_batch(owner, dialect, batch, batches::now())
+            store.cancel_batch(owner, dialect, batch, unix_seconds())
         };
         let batch = self.batch(parse, cancel).await?;
         self.batches.wake();

@@ -7,6 +7,7 @@ use axum::response::Response;
 use http::{HeaderValue, Uri, header};
 use inflight_anthropic::PageQuery;
 use inflight_anthropic::batches as requests;
+use inflight_base::wall_clock::unix_seconds;
 use inflight_batches::{
     Batch, BatchId, Dialect, InputError, MessageBatch, MessageBatchList, NewBatch, Owner, Page,
     Store, StoreError, Window, check_lines,
@@ -19,7 +20,6 @@ use super::generate;
 use super::kept::{Kept, enabled, pieces};
 use super::named::{PathId, object, owner};
 use crate::admission::Work;
-use crate::batches;
 use crate::error::HttpError;
 use crate::query;
 use crate::state::AppState;
@@ -48,7 +48,7 @@ pub(crate) async fn create_message_batch(
         window: Window::DAY,
         metadata: None,
         results_age: None,
-        created: batches::now(),
+        created: unix_seconds(),
     };
     let batch = batches
         .ask("", move |store| store.create_batch_of(&new, &lines))

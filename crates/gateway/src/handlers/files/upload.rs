@@ -8,6 +8,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use futures_util::{Stream, StreamExt};
 use http::{HeaderMap, Version, header};
+use inflight_base::wall_clock::unix_seconds;
 use inflight_batches::{File, NewFile, Owner, Purpose, Receiving, Store};
 use inflight_openai::ApiError;
 use inflight_openai::batches::AGES;
@@ -17,7 +18,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use crate::admission::{Admission, BodyMemory};
-use crate::batches::{self, Batches};
+use crate::batches::Batches;
 use crate::client::Client;
 use crate::request_body;
 use crate::state::AppState;
@@ -244,7 +245,7 @@ impl Upload {
             name: name.clone(),
             // Its own comes with the form, perhaps after the content.
             purpose: Purpose::Batch,
-            created: batches::now(),
+            created: unix_seconds(),
             age: None,
         };
         let file = batches.ask("", move |store| store.begin_file(&new)).await?;
