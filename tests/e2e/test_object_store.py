@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from support.authority import make_authority
-from support.batches import requests, results, running
+from support.batches import outlive_holder, requests, results, running
 from support.http import get, request
 from support.object_store import BUCKET, SECRET, ObjectStore, object_store
 from support.postgres import PASSWORD, binaries, postgres
@@ -128,12 +128,8 @@ def test_each_line_has_one_result_whatever_dies(start: Start, tmp_path: Path, cl
         def completed(address: str) -> int:
             return int(get(address, f"/v1/batches/{created.id}").json()["request_counts"]["completed"])
 
-        wait_until("lines are done", lambda: completed(addresses[1]) > 20, END_S)
-        holder = next(place for place in range(2) if running(addresses[place]))
-        gateways[holder].kill()
-        left = addresses[1 - holder]
-        done = completed(left)
-        wait_until("the other gateway runs it", lambda: completed(left) > done + 20, END_S)
+        place = outlive_holder(gateways, addresses, completed, END_S)
+        left = addresses[place]
         # What it has read runs on; then the batch waits.
         store.crash()
         wait_until("nothing runs", lambda: running(left) == 0, END_S)
@@ -161,7 +157,7 @@ def test_each_line_has_one_result_whatever_dies(start: Start, tmp_path: Path, cl
         output = tmp_path / "out.jsonl"
         output.write_bytes(client_of(left).files.content(batch.output_file_id).read())
         assert results(output) == {f"r{n}": 200 for n in range(LINES)}
-        assert gateways[1 - holder].stop() == 0
+        assert gateways[place].stop() == 0
         for one in gateways:
             assert SECRET not in one.log
             assert "panicked" not in one.log

@@ -1,5 +1,5 @@
 """A large batch is run by two gateways and two workers, and any of them is killed again and again. So is the
-object store that has the contents, in a form of its own.
+object store that has the contents, in a separate form.
 
 Promised: each line has its result once, and it is the one that it would have had. Little is computed twice:
 what a killed gateway was waiting for.

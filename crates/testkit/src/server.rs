@@ -44,7 +44,7 @@ impl Server {
         }
     }
 
-    /// Serves on this port of the machine, or on a free one for port 0, with a thread of its own.
+    /// Serves on this port of the machine, or on a free one for port 0, on a separate thread.
     ///
     /// # Panics
     /// The port is not free in time.

@@ -197,7 +197,7 @@ impl ScriptedWorker {
         }
     }
 
-    /// Listens on a free port of this machine, on a thread of its own.
+    /// Listens on a free port of this machine, on a separate thread.
     pub async fn start_on_tcp(model: ScriptedModel) -> Self {
         let (router, requests) = Service::router(model);
         let server = Server::on_tcp(router, 0).await;
