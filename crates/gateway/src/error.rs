@@ -145,6 +145,11 @@ pub(crate) fn from_worker(code: Code, text: &str, retry_after_ms: u32) -> ApiErr
     }
 }
 
+/// 503: nobody takes the request now.
+pub(crate) fn no_worker() -> ApiError {
+    ApiError::unavailable("No worker of the model is ready. Retry later.")
+}
+
 /// 503: what is still open when the grace period is over.
 pub(crate) fn shutting_down() -> ApiError {
     ApiError::unavailable("The gateway is shutting down. Retry the request.")

@@ -43,6 +43,9 @@ pub struct ModelDescription {
     /// where it is the same.
     #[prost(string, tag = "13")]
     pub weights: ::prost::alloc::string::String,
+    /// Which requests the worker is for. One for contexts alone can still do all of a request.
+    #[prost(enumeration = "Phases", tag = "14")]
+    pub phases: i32,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Adapter {
@@ -74,6 +77,37 @@ pub struct AssetChunk {
     pub file_name: ::prost::alloc::string::String,
     #[prost(bytes = "bytes", tag = "2")]
     pub data: ::prost::bytes::Bytes,
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Phases {
+    Both = 0,
+    /// Prompts, of requests that another worker continues.
+    Context = 1,
+    /// All that follows a prompt; and whole requests.
+    Generation = 2,
+}
+impl Phases {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Both => "PHASES_BOTH",
+            Self::Context => "PHASES_CONTEXT",
+            Self::Generation => "PHASES_GENERATION",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "PHASES_BOTH" => Some(Self::Both),
+            "PHASES_CONTEXT" => Some(Self::Context),
+            "PHASES_GENERATION" => Some(Self::Generation),
+            _ => None,
+        }
+    }
 }
 /// Generated client implementations.
 pub mod model_assets_client {

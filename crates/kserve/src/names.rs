@@ -110,6 +110,8 @@ pub(crate) const LOG_PROB_ROWS: &str = "inflight_log_prob_rows";
 pub(crate) const TOP_LOG_PROB_ROWS: &str = "inflight_top_log_prob_rows";
 pub(crate) const TOP_LOG_PROB_WIDTHS: &str = "inflight_top_log_prob_widths";
 pub(crate) const CACHED_TOKENS_ROWS: &str = "inflight_cached_tokens_rows";
+pub(crate) const CONTEXT_PHASE_ROWS: &str = "inflight_context_phase_rows";
+pub(crate) const CONTEXT_PHASES: &str = "inflight_context_phases";
 pub(crate) const PROMPT_LOG_PROB_ROWS: &str = "inflight_prompt_log_prob_rows";
 pub(crate) const PROMPT_LOG_PROB_OFFSETS: &str = "inflight_prompt_log_prob_offsets";
 pub(crate) const PROMPT_TOP_LOG_PROB_WIDTHS: &str = "inflight_prompt_top_log_prob_widths";
@@ -117,6 +119,13 @@ pub(crate) const PROMPT_TOP_LOG_PROB_WIDTHS: &str = "inflight_prompt_top_log_pro
 /// Tensors of Triton's core model that step batching and its helpers use.
 pub const OUTPUT_IDS: &str = "output_ids";
 pub const OUTPUT_LOG_PROBS: &str = "output_log_probs";
+/// Output and input, UINT8 `[n]`: what a `context_only` request leaves for a `generation_only` one, in the executor's own
+/// bytes.
+pub const CONTEXT_PHASE_PARAMS: &str = "context_phase_params";
+/// A request parameter: which phases to run; `context_and_generation` where it is not sent.
+pub const REQUEST_TYPE: &str = "request_type";
+pub const CONTEXT_ONLY: &str = "context_only";
+pub const GENERATION_ONLY: &str = "generation_only";
 /// Input, BOOL `[1]`: cancels the request it names instead of making one.
 pub const STOP: &str = "stop";
 

@@ -43,11 +43,14 @@
 //! | top_log_prob_rows, _widths | `inflight_top_log_prob_rows`, `_widths` | UINT32 |
 //! | top_log_prob_ids, top_log_probs | `inflight_top_log_prob_ids`, `inflight_top_log_probs` | INT32, FP32 |
 //! | cached_tokens | `inflight_cached_tokens_rows`, `inflight_cached_tokens` | UINT32, UINT32 |
+//! | context_phases | `inflight_context_phase_rows`, `inflight_context_phases` | UINT32, BYTES |
 //! | prompt_log_probs | `inflight_prompt_log_prob_rows`, `_offsets`, `inflight_prompt_log_probs` | UINT32, UINT32 `[n + 1]`, FP32 |
 //! | their alternatives | `inflight_prompt_top_log_prob_widths`, `_ids`, `inflight_prompt_top_log_probs` | UINT32, INT32, FP32 |
 //!
 //! A request joins a step stream with [`RequestBuilder::handle`](crate::tensor::RequestBuilder::handle) and
 //! is cancelled with [`stop_request`].
+
+use bytes::Bytes;
 
 mod codec;
 mod edit;
@@ -124,8 +127,18 @@ pub struct StepBatch<Id = Handle> {
     pub top_log_probs: Vec<f32>,
     /// Prompt tokens found in the KV cache; on a request's first row, when it asked.
     pub cached_tokens: Vec<(u32, u32)>,
+    /// On the last row of a request that asked for its context phase alone.
+    pub context_phases: Vec<ContextPhase>,
     /// On a request's first row, when it asked.
     pub prompt_log_probs: Vec<PromptLogProbs>,
+}
+
+/// What a context phase leaves for the worker that generates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContextPhase {
+    pub row: u32,
+    /// Triton's `context_phase_params`: the executor's own bytes.
+    pub params: Bytes,
 }
 
 /// Why one request failed.

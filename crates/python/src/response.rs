@@ -46,6 +46,8 @@ pub(crate) fn read(batch: &Bound<'_, PyAny>) -> PyResult<ResponseBatch> {
         top_log_prob_ids: values!(top_log_prob_ids, i32::from_le_bytes),
         top_log_probs: values!(top_log_probs, f32::from_le_bytes),
         cached_tokens: sparse(batch, intern!(py, "cached_tokens"))?,
+        // Among `tensors`, under its name in Triton.
+        context_phases: Vec::new(),
         prompt_log_probs: prompt_log_probs(batch)?,
     };
     let tensors = tensors(batch, rows.ids.len())?;

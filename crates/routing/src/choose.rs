@@ -16,6 +16,8 @@ pub struct Request {
     pub block_tokens: u32,
     /// Whether servers take it before those that are not.
     pub is_urgent: bool,
+    /// Whether its cache comes from another server, and nothing of its prompt is computed.
+    pub is_transferred: bool,
 }
 
 /// A server that may take the request.
@@ -36,12 +38,19 @@ pub struct Choice {
     pub wait: Seconds,
     /// Seconds that it is expected to compute.
     pub compute: Seconds,
+    /// What choices compare, in seconds.
+    pub cost: Seconds,
+    /// Requests that it has.
+    pub open: u32,
 }
 
 impl Request {
     /// The request as work of a server that holds so many leading blocks.
     pub fn work(&self, held: crate::index::Depth) -> Work {
-        let tokens = |blocks: u32| blocks.saturating_mul(self.block_tokens).min(self.tokens);
+        let tokens = |blocks: u32| match self.is_transferred {
+            true => self.tokens,
+            false => blocks.saturating_mul(self.block_tokens).min(self.tokens),
+        };
         Work {
             tokens: self.tokens,
             on_device: tokens(held.device),
@@ -84,6 +93,8 @@ pub fn choose(
                 cached_tokens: work.on_host.max(work.on_device),
                 wait: wait + delay,
                 compute,
+                cost: cost + delay,
+                open: outlook.open,
             };
             best = Some((rank, choice));
         }

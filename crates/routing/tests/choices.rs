@@ -13,6 +13,7 @@ const REQUEST: Request = Request {
     tokens: 8 * 512,
     block_tokens: 512,
     is_urgent: false,
+    is_transferred: false,
 };
 
 struct Fleet {

@@ -13,6 +13,7 @@ const CRATE: Arrows = &[
     ("expectation", &[]),
     ("estimate", &["index"]),
     ("choose", &["expectation", "index"]),
+    ("split", &["choose", "expectation"]),
 ];
 
 #[rustfmt::skip]

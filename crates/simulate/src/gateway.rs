@@ -78,6 +78,7 @@ impl Gateway {
             tokens: recorded.input_tokens,
             block_tokens: BLOCK_TOKENS,
             is_urgent: false,
+            is_transferred: false,
         };
         if self.policy != Policy::Inflight {
             for (view, known) in self.views.iter_mut().zip(&self.known) {

@@ -75,6 +75,7 @@ impl ScriptedModel {
                 adapters: Vec::new(),
                 further_models: Vec::new(),
                 weights: String::new(),
+                phases: 0,
             },
             files,
             extensions: vec![names::STEP_BATCHING_EXTENSION.to_owned()],
@@ -126,6 +127,18 @@ impl Received {
     /// Sends the last row of the request.
     pub async fn finish(&self, tokens: &[i32], reason: FinishReason) {
         self.rows(row(self.handle, 0, tokens, reason, true)).await;
+    }
+
+    /// Sends the first token, with which a context ends, and what it leaves.
+    pub async fn context(&self, token: i32, params: &'static [u8]) {
+        let params = Bytes::from_static(params);
+        self.rows(StepBatch::from_iter([Row {
+            finish_reason: FinishReason::Length,
+            is_final: true,
+            context_phase: Some(&params),
+            ..Row::new(self.handle, &[token])
+        }]))
+        .await;
     }
 
     /// Sends the request's errored, final row.

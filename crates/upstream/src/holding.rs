@@ -37,6 +37,8 @@ pub enum Turn<E> {
     Waits,
     /// Another server has it, for this reason.
     Moved(RetryReason),
+    /// The server for what follows its context has it.
+    HandedOver,
     /// It ends.
     Failed(E),
 }
@@ -130,6 +132,11 @@ impl<M: Mover> Holding<M> {
             Step::Stays => Turn::Stays,
             Step::Waits => return Turn::Waits,
             Step::Failed(error) => return Turn::Failed(error),
+            Step::HandedOver(next) => {
+                self.work = next;
+                request.has_moved(&mut self.work, survival.way());
+                Turn::HandedOver
+            }
             Step::Moved(next) | Step::Tried(next) => {
                 tracing::info!(
                     request_id = %self.request_id,
@@ -178,6 +185,20 @@ impl<M: Mover> Holding<M> {
         };
         survival.lose(error, reason, self.work.life(), request.is_over())?;
         Ok(Kept::Waits)
+    }
+
+    /// Its context is computed, and another server continues. `error`: what its client hears if none takes it.
+    ///
+    /// # Errors
+    /// `error`: it ends with its server.
+    pub fn hand_over(&mut self, error: M::Error) -> Result<(), M::Error> {
+        match &mut self.moving {
+            Some(moving) => {
+                moving.survival.hand_over(error);
+                Ok(())
+            }
+            None => Err(error),
+        }
     }
 
     /// Waits for a server after `sent` have failed the request, which has generated nothing.

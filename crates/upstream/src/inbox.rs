@@ -8,6 +8,7 @@
 
 use std::task::{Context, Poll, Waker};
 
+use bytes::Bytes;
 use inflight_kserve::step::{FinishReason, PromptLogProbs};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -28,6 +29,8 @@ pub struct DeltaDetails {
     pub top_values: Vec<f32>,
     /// Prompt tokens served from the KV cache.
     pub cached_tokens: Option<u32>,
+    /// What its context phase left for the server that generates.
+    pub context_phase: Option<Bytes>,
     pub prompt_log_probs: Option<PromptLogProbs>,
     /// From a model that answers in text: the new text, and how many tokens it is.
     pub text: Option<String>,

@@ -25,6 +25,7 @@ pub mod inflight;
 pub mod metrics;
 pub mod model;
 pub mod peer;
+pub mod phases;
 pub mod placement;
 pub mod pool;
 pub mod process;

@@ -63,6 +63,8 @@ pub struct Resumes {
     pub failed: Counter,
     pub tokens: Counter,
     pub pause: Histogram,
+    /// From the end of a context at one worker to the next output of another.
+    pub hand_over: Histogram,
 }
 
 impl Default for Resumes {
@@ -73,6 +75,7 @@ impl Default for Resumes {
             tokens: Counter::default(),
             // 1 ms to 33 s.
             pause: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
+            hand_over: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
         }
     }
 }

@@ -20,6 +20,7 @@ use inflight_routing::choose::{self, Eligible};
 use inflight_routing::estimate::Estimates;
 use inflight_routing::expectation::{Expectations, Seconds};
 use inflight_routing::index::{Held, Index};
+use inflight_routing::split::{self, HandOvers};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -54,6 +55,7 @@ struct State {
     expectations: Expectations,
     /// What workers that report nothing may hold.
     estimates: Estimates,
+    hand_overs: HandOvers,
     /// Used again by each pick.
     held: Held,
     /// Whether a number is taken.
@@ -71,6 +73,7 @@ impl Placement {
                 index: Index::new(MOST_BLOCKS),
                 expectations: Expectations::new(rand::random()),
                 estimates: Estimates::default(),
+                hand_overs: HandOvers::default(),
                 held: Held::default(),
                 taken: Vec::new(),
                 naming: 0,
@@ -124,16 +127,8 @@ impl Placement {
             ..
         } = &mut *state;
         index.find(&ask.keys, held);
-        let request = choose::Request {
-            tokens: ask.tokens,
-            block_tokens: self.block_tokens.load(Ordering::Relaxed),
-            is_urgent: ask.is_urgent,
-        };
-        let eligible = seats.clone().map(|seat| Eligible {
-            server: seat.server(),
-            delay: 0.0,
-        });
-        let choice = choose::choose(&request, eligible, held, expectations, now)?;
+        let request = self.request(ask);
+        let choice = choose::choose(&request, eligible(seats.clone()), held, expectations, now)?;
         let work = request.work(held.of(choice.server));
         let ticket = expectations.sent(choice.server, &work, now);
         let is_estimated = estimates.is_estimated(choice.server);
@@ -147,13 +142,55 @@ impl Placement {
         };
         self.counts.requests.get_or_create(&by.into()).inc();
         let is_checked = ask.is_checked() && !is_estimated;
-        let placed = Placed::new(Arc::clone(seat), ticket, choice, is_checked);
+        let sent = ask.is_transferred.then_some((now, ask.tokens));
+        let placed = Placed::new(Arc::clone(seat), ticket, choice, is_checked, sent);
         Some((place, placed))
+    }
+
+    /// Whether a request should be computed by one of `contexts` and continued by one of `others`, rather than be computed
+    /// by one of those alone. Sends nothing. `None`: not all of them are known.
+    pub fn splits<'a>(
+        &self,
+        ask: &Ask,
+        contexts: impl Iterator<Item = &'a Arc<Seat>>,
+        others: impl Iterator<Item = &'a Arc<Seat>>,
+    ) -> Option<bool> {
+        let now = self.now();
+        let mut state = self.state.lock();
+        let State {
+            index,
+            expectations,
+            hand_overs,
+            held,
+            ..
+        } = &mut *state;
+        index.find(&ask.keys, held);
+        let request = self.request(ask);
+        let context = choose::choose(&request, eligible(contexts), held, expectations, now)?;
+        let whole = choose::choose(&request, eligible(others), held, expectations, now)?;
+        let hand_over = hand_overs.expected(ask.tokens);
+        Some(split::pays(&context, hand_over, &whole))
+    }
+
+    fn request(&self, ask: &Ask) -> choose::Request {
+        choose::Request {
+            tokens: ask.tokens,
+            block_tokens: self.block_tokens.load(Ordering::Relaxed),
+            is_urgent: ask.is_urgent,
+            is_transferred: ask.is_transferred,
+        }
     }
 
     fn now(&self) -> Seconds {
         self.epoch.elapsed().as_secs_f64()
     }
+}
+
+fn eligible<'a>(seats: impl Iterator<Item = &'a Arc<Seat>>) -> impl Iterator<Item = Eligible> {
+    seats.map(|seat| Eligible {
+        server: seat.server(),
+        delay: 0.0,
+    })
 }
 
 #[cfg(test)]

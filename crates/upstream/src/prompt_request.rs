@@ -6,6 +6,7 @@ use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_traces::TraceContext;
 
 use crate::model::sampling_params::SamplingParams;
+use crate::phases::Phases;
 use crate::trace::context_parameters;
 
 /// One prompt and how to generate from it.
@@ -27,6 +28,8 @@ pub struct PromptRequest<'a> {
     pub timeout: Option<Duration>,
     /// What each sequence generated before at another worker; empty: nothing. `None`: it has ended.
     pub generated: &'a [Option<&'a [i32]>],
+    /// What the server is to do of it.
+    pub phases: Phases<'a>,
 }
 
 impl PromptRequest<'_> {

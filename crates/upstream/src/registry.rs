@@ -241,6 +241,7 @@ fn details(row: &Row<'_>) -> Option<Box<DeltaDetails>> {
         && row.log_probs.is_none()
         && row.top_log_probs.is_none()
         && row.cached_tokens.is_none()
+        && row.context_phase.is_none()
         && row.prompt_log_probs.is_none()
     {
         return None;
@@ -261,6 +262,7 @@ fn details(row: &Row<'_>) -> Option<Box<DeltaDetails>> {
             .map(|top| top.values.to_vec())
             .unwrap_or_default(),
         cached_tokens: row.cached_tokens,
+        context_phase: row.context_phase.cloned(),
         prompt_log_probs: row.prompt_log_probs.cloned(),
         ..DeltaDetails::default()
     }))

@@ -47,6 +47,7 @@ pub(super) struct PastModel {
     pub name: String,
     pub created: i64,
     pub max_seq_len: Option<u32>,
+    pub is_for_contexts: bool,
     /// Names of its LoRA adapters.
     pub adapters: Vec<String>,
     /// Kept while the worker is away, so that its return costs no loading.

@@ -94,15 +94,14 @@ enum Cause<E> {
     Lost(E, RetryReason),
     /// Its server still has it.
     Notice(Notice),
+    /// Its context is computed, and its server was for that alone. What its client hears if no other takes it.
+    HandOver(E),
 }
 
-impl<E> Cause<E> {
-    fn reason(&self) -> RetryReason {
-        match self {
-            Self::Lost(_, reason) => *reason,
-            Self::Notice(Notice::Silent) => RetryReason::Silent,
-            Self::Notice(Notice::Leaving) => RetryReason::Leaving,
-        }
+fn reason_of(notice: Notice) -> RetryReason {
+    match notice {
+        Notice::Silent => RetryReason::Silent,
+        Notice::Leaving => RetryReason::Leaving,
     }
 }
 
@@ -117,6 +116,8 @@ pub enum Step<S, E> {
     Moved(S),
     /// Another server has it on trial. The one that had it keeps it until [`Survival::is_on_trial`] ends.
     Tried(S),
+    /// The server for what follows its context has it.
+    HandedOver(S),
     /// It ends.
     Failed(E),
 }
@@ -202,6 +203,8 @@ pub struct Survival<E> {
     has_outlived: bool,
     /// Until the first new output after a move.
     is_paused: bool,
+    /// When its context was computed, until the first output after it.
+    handed_over: Option<Instant>,
     /// Why it moved last.
     reason: Option<RetryReason>,
     report: Report,
@@ -223,6 +226,7 @@ impl<E> Survival<E> {
             fruitless: Vec::new(),
             has_outlived: false,
             is_paused: false,
+            handed_over: None,
             reason: None,
             report: Report::default(),
         }
@@ -249,6 +253,7 @@ impl<E> Survival<E> {
         self.trial = None;
         self.retry = None;
         self.last_new = None;
+        self.handed_over = None;
     }
 
     /// Whether it found no server before its first token.
@@ -262,6 +267,10 @@ impl<E> Survival<E> {
             self.fruitless.clear();
             self.end_trial();
             self.end_pause(at);
+            if let Some(since) = self.handed_over.take() {
+                let took = at.saturating_duration_since(since);
+                self.metrics.hand_over.observe(took.as_secs_f64());
+            }
         }
         // A server that was silent has it again; one that leaves still does.
         if matches!(self.cause, Some(Cause::Notice(Notice::Silent))) {
@@ -287,8 +296,7 @@ impl<E> Survival<E> {
     /// The server on trial has the request from here on.
     fn end_trial(&mut self) {
         if let Some(trial) = self.trial.take() {
-            let reason = Cause::<E>::Notice(trial.notice).reason();
-            self.moved(reason, trial.tokens);
+            self.moved(reason_of(trial.notice), trial.tokens);
             // Until then the other one had it.
             self.since = Some(trial.since);
         }
@@ -380,10 +388,22 @@ impl<E> Survival<E> {
         self.lose(error, RetryReason::Unavailable, lost, is_over)
     }
 
+    /// Notes that its context is computed, and that another server continues. `error`: what its client hears if none takes
+    /// it.
+    pub fn hand_over(&mut self, error: E) {
+        self.begin(Cause::HandOver(error));
+    }
+
+    /// Whether the server that continues after its context has brought nothing yet.
+    pub fn is_handed_over(&self) -> bool {
+        self.handed_over.is_some()
+    }
+
     /// Notes that the request should continue elsewhere.
     pub fn notice(&mut self, notice: Notice) {
         // To generate all of it again is worse than to wait for what its server still does.
-        if self.way == Way::Resume && !matches!(self.cause, Some(Cause::Lost(..))) {
+        let is_held = matches!(self.cause, None | Some(Cause::Notice(_)));
+        if self.way == Way::Resume && is_held {
             self.begin(Cause::Notice(notice));
         }
     }
@@ -410,7 +430,7 @@ impl<E> Survival<E> {
             if let Some(retry) = &mut self.retry {
                 if retry.as_mut().poll(context).is_pending() {
                     return match self.cause {
-                        Some(Cause::Lost(..)) => Step::Waits,
+                        Some(Cause::Lost(..) | Cause::HandOver(_)) => Step::Waits,
                         _ => Step::Stays,
                     };
                 }
@@ -420,25 +440,32 @@ impl<E> Survival<E> {
                 return Step::Stays;
             };
             let time = Instant::now();
-            let notice = match cause {
-                Cause::Notice(notice) => Some(*notice),
-                Cause::Lost(..) => None,
+            let (notice, lost) = match cause {
+                Cause::Notice(notice) => (Some(*notice), None),
+                Cause::Lost(_, reason) => (None, Some(*reason)),
+                Cause::HandOver(_) => (None, None),
             };
-            let is_lost = notice.is_none();
-            if is_lost && request.deadline().is_some_and(|until| until <= time) {
+            if notice.is_none() && request.deadline().is_some_and(|until| until <= time) {
                 self.metrics.failed.inc();
                 return Step::Failed(request.timed_out());
             }
             let waited = self.since.map_or(Duration::ZERO, |since| time - since);
             let tokens = request.prompt_tokens() + request.generated_tokens();
-            if tokens > self.limits.tokens || waited >= self.limits.wait || request.is_over() {
+            let reason = notice.map(reason_of).or(lost);
+            // What a context has computed is not computed again.
+            let is_dear = reason.is_some() && tokens > self.limits.tokens;
+            if is_dear || waited >= self.limits.wait || request.is_over() {
                 return self.give_up();
             }
-            let reason = cause.reason();
-            let is_full = is_lost && reason == RetryReason::Full;
-            match request.send(now, is_full) {
+            // That server has it no longer, and has nothing against it.
+            let may_return = lost == Some(RetryReason::Full) || reason.is_none();
+            match request.send(now, may_return) {
                 Ok(sent) => {
                     self.cause = None;
+                    let Some(reason) = reason else {
+                        self.handed_over = self.since.take();
+                        return Step::HandedOver(sent);
+                    };
                     self.reason = Some(reason);
                     let Some(notice) = notice else {
                         self.moved(reason, tokens);
@@ -454,7 +481,10 @@ impl<E> Survival<E> {
                     return Step::Tried(sent);
                 }
                 Err(NotDispatched::NoWorker)
-                    if is_lost && !is_full && self.is_long_lost() && now.server_stays() =>
+                    if lost.is_some()
+                        && !may_return
+                        && self.is_long_lost()
+                        && now.server_stays() =>
                 {
                     return self.give_up();
                 }
@@ -486,7 +516,7 @@ impl<E> Survival<E> {
     fn give_up<S>(&mut self) -> Step<S, E> {
         self.since = None;
         match self.cause.take() {
-            Some(Cause::Lost(error, _)) => {
+            Some(Cause::Lost(error, _) | Cause::HandOver(error)) => {
                 self.metrics.failed.inc();
                 Step::Failed(error)
             }

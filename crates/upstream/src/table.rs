@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use bytes::Bytes;
 use inflight_kserve::assets;
 use inflight_routing::{Candidate, Turns, least_loaded};
 use inflight_text::ChatTemplate;
@@ -15,8 +16,9 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 pub use self::peers::{Asks, NoPeer, Picked};
-use self::placing::place;
+use self::placing::{place, splits};
 use super::connection::Connection;
+use super::phases::{Phases, is_for_contexts};
 use super::placement::{Ask, Placed, Placement};
 use super::prompt_request::PromptRequest;
 use super::slot::{PastModel, WorkerSlot};
@@ -35,6 +37,8 @@ pub struct ModelEntry {
     /// Names of the LoRA adapters that any of its workers has.
     pub adapters: BTreeSet<String>,
     workers: Vec<Arc<WorkerSlot>>,
+    /// Whether any of them is for contexts.
+    has_contexts: bool,
     placement: Arc<Placement>,
     /// Of all models.
     turns: Arc<Turns>,
@@ -75,26 +79,66 @@ impl ModelEntry {
     /// Picks the worker of a request. None of the `tried` addresses counts. Where workers report their caches and their
     /// load, it is the one with the lowest expected cost ([`Placement`]); otherwise the ready one whose worker has the
     /// fewest requests, of whatever model and API, and among equals the one whose last turn is longest ago.
+    ///
+    /// Workers for contexts get whole requests only where no other can.
     pub fn pick(
         &self,
         suits: Suits<'_>,
         tried: &[Arc<str>],
         prompts: &[PromptRequest<'_>],
     ) -> Option<(Arc<Connection>, Option<Placed>)> {
+        let pick = |others: bool| {
+            self.pick_of(prompts, |connection| {
+                suits.takes(connection, tried) && !(others && is_for_contexts(&connection.served))
+            })
+        };
+        if self.has_contexts && matches!(suits.phases, Phases::Both) {
+            return pick(true).or_else(|| pick(false));
+        }
+        pick(false)
+    }
+
+    fn pick_of(
+        &self,
+        prompts: &[PromptRequest<'_>],
+        takes: impl Fn(&Connection) -> bool,
+    ) -> Option<(Arc<Connection>, Option<Placed>)> {
         if self.placement.block_tokens().is_some() {
             let ready = self.workers.iter();
             let ready = ready.filter_map(|slot| slot.connection(&self.name));
-            let mut fitting: Vec<Arc<Connection>> = ready
-                .filter(|connection| suits.takes(connection, tried))
-                .collect();
+            let mut fitting: Vec<Arc<Connection>> =
+                ready.filter(|connection| takes(connection)).collect();
             let placed = place(&fitting, |block_tokens| Ask::new(prompts, block_tokens));
             if let Some((place, placed)) = placed {
                 return Some((fitting.swap_remove(place), Some(placed)));
             }
         }
-        let choose = || self.least_loaded(|connection| suits.takes(connection, tried));
+        let choose = || self.least_loaded(&takes);
         let picked = self.turns.pick(choose, |connection| &connection.last_turn);
         Some((picked?, None))
+    }
+
+    /// Whether a worker for contexts should compute these prompts and another one continue, rather than one do all of it.
+    pub fn splits(
+        &self,
+        suits: Suits<'_>,
+        tried: &[Arc<str>],
+        prompts: &[PromptRequest<'_>],
+    ) -> bool {
+        if !self.has_contexts {
+            return false;
+        }
+        let workers = self.workers.iter();
+        let ready = workers.filter_map(|slot| slot.connection(&self.name));
+        let (contexts, others): (Vec<_>, Vec<_>) = ready
+            .filter(|one| suits.takes(one, tried))
+            .partition(|one| is_for_contexts(&one.served));
+        let takes = |phases: Phases<'_>, workers: &[Arc<Connection>]| {
+            workers.iter().any(|one| phases.suit(&one.served))
+        };
+        takes(Phases::Context, &contexts)
+            && takes(Phases::Generation(&Bytes::new()), &others)
+            && splits(&contexts, &others, |size| Ask::new(prompts, size))
     }
 
     /// Also returns its last turn.
@@ -117,6 +161,8 @@ pub struct Suits<'a> {
     pub content_hash: &'a str,
     /// Those with this LoRA adapter.
     pub adapter: Option<&'a Adapter>,
+    /// Those for these phases.
+    pub phases: Phases<'a>,
     /// Those that can continue where another ended.
     pub resumes: bool,
     /// Those with these weights: another worker continues with an answer.
@@ -133,6 +179,7 @@ impl Suits<'_> {
             && self
                 .adapter
                 .is_none_or(|adapter| connection.task_of(&adapter.name) == Some(adapter.task_id))
+            && self.phases.suit(&connection.served)
             && (!self.resumes || connection.resumes())
             && self
                 .weights
@@ -304,6 +351,7 @@ impl Table {
                 name: description.served_model_name.clone(),
                 created: description.created_unix_seconds,
                 max_seq_len: Some(description.max_seq_len).filter(|length| *length > 0),
+                is_for_contexts: is_for_contexts(&connection.served),
                 adapters: adapter_names(&description.adapters),
                 _text: connection.served.text.clone(),
             }
@@ -367,6 +415,7 @@ impl Table {
                         max_seq_len: model.max_seq_len,
                         adapters: BTreeSet::new(),
                         workers: Vec::new(),
+                        has_contexts: false,
                         turns: Arc::clone(&self.turns),
                     });
                 // Workers of one name may differ in files while they are being renewed.
@@ -374,6 +423,7 @@ impl Table {
                 let lengths = [entry.max_seq_len, model.max_seq_len];
                 entry.max_seq_len = lengths.into_iter().flatten().min();
                 entry.adapters.extend(model.adapters);
+                entry.has_contexts |= model.is_for_contexts;
                 entry.workers.push(Arc::clone(slot));
             }
         }

@@ -8,13 +8,15 @@ use inflight_base::content_hash;
 use inflight_base::wall_clock::unix_seconds;
 use inflight_kserve::assets::model_assets_server::ModelAssets;
 use inflight_kserve::assets::{
-    AdapterList, AssetChunk, DescribeRequest, FetchRequest, ModelDescription, WatchAdaptersRequest,
+    self, AdapterList, AssetChunk, DescribeRequest, FetchRequest, ModelDescription,
+    WatchAdaptersRequest,
 };
 use tonic::{Request, Response, Status};
 
 use crate::adapters::{self, AdapterUpdates, Adapters};
 use crate::executor::capability;
 use crate::hosted::Hosted;
+use crate::options::Phases;
 
 /// Far below any message limit, so that clients with default limits can read a large tokenizer.
 const CHUNK_BYTES: usize = 256 * 1024;
@@ -30,8 +32,8 @@ pub(crate) struct Assets {
 }
 
 impl Assets {
-    pub(crate) fn new(models: &[Hosted], adapters: Arc<Adapters>) -> Self {
-        let mut described = models.iter().map(describe);
+    pub(crate) fn new(models: &[Hosted], adapters: Arc<Adapters>, phases: Phases) -> Self {
+        let mut described = models.iter().map(|model| describe(model, phases));
         let mut description = described.next().unwrap_or_default();
         description.further_models = described.collect();
         let files = models
@@ -49,7 +51,7 @@ fn hash(files: &BTreeMap<String, Bytes>) -> String {
     content_hash(files.iter().map(|(name, data)| (name.as_str(), &data[..])))
 }
 
-fn describe(model: &Hosted) -> ModelDescription {
+fn describe(model: &Hosted, phases: Phases) -> ModelDescription {
     let info = &model.info;
     let own = std::iter::once(capability::CACHE_STATE.to_owned());
     ModelDescription {
@@ -66,6 +68,12 @@ fn describe(model: &Hosted) -> ModelDescription {
         adapters: adapters::announced(&info.adapters),
         further_models: Vec::new(),
         weights: info.weights.clone(),
+        phases: match phases {
+            Phases::Both => assets::Phases::Both,
+            Phases::Context => assets::Phases::Context,
+            Phases::Generation => assets::Phases::Generation,
+        }
+        .into(),
     }
 }
 

@@ -88,6 +88,7 @@ fn continues<Id: PartialEq>(before: &Row<'_, Id>, row: &Row<'_, Id>) -> bool {
         && before.error.is_none()
         && row.error.is_none()
         && row.cached_tokens.is_none()
+        && row.context_phase.is_none()
         && row.prompt_log_probs.is_none()
         && (row.tokens.is_empty()
             || before.log_probs.is_some() == row.log_probs.is_some() && width(before) == width(row))
@@ -134,6 +135,7 @@ pub(crate) fn split(batch: StepBatch, limit: usize) -> Vec<StepBatch> {
 /// Bytes of the columns, nearly.
 fn byte_size(batch: &StepBatch) -> usize {
     let prompts = batch.prompt_log_probs.iter();
+    let phases = batch.context_phases.iter();
     24 * batch.ids.len()
         + 4 * (batch.token_ids.len() + batch.log_probs.len())
         + 8 * batch.top_log_prob_ids.len()
@@ -142,6 +144,7 @@ fn byte_size(batch: &StepBatch) -> usize {
             .iter()
             .map(|error| 32 + error.text.len())
             .sum::<usize>()
+        + phases.map(|phase| 8 + phase.params.len()).sum::<usize>()
         + prompts
             .map(|prompt| 4 * prompt.values.len() + 8 * prompt.top_ids.len())
             .sum::<usize>()
@@ -152,6 +155,7 @@ fn row_size(row: &Row<'_>) -> usize {
     24 + 4 * (row.tokens.len() + row.log_probs.map_or(0, <[f32]>::len))
         + 8 * row.top_log_probs.map_or(0, |top| top.ids.len())
         + row.error.map_or(0, |error| 32 + error.text.len())
+        + row.context_phase.map_or(0, |params| 8 + params.len())
         + prompt.map_or(0, |prompt| {
             4 * prompt.values.len() + 8 * prompt.top_ids.len()
         })

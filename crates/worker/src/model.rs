@@ -16,7 +16,7 @@ pub(crate) use describe::{config, metadata};
 pub(crate) use inputs::{FLAGS_NONE, Field, Flags, INPUTS, InputSpec, Neutral, Range, input};
 pub(crate) use mismatch::{TensorMismatch, check_datatype, checked_rows, fits};
 pub(crate) use outputs::{OUTPUTS, OutputSet, output};
-pub(crate) use parameters::{PARAMETERS, PRIORITY, REQUEST_TYPE};
+pub(crate) use parameters::{PARAMETERS, PRIORITY};
 pub use spec::{OutputSpec, TensorSpec};
 pub use table::{CoreInput, CoreParameter, Passage, core_inputs, core_outputs, core_parameters};
 

@@ -26,7 +26,7 @@ use crate::executor::ExecutorFailed;
 use crate::model::CORE_MODEL;
 
 pub use declared::{InvalidOption, OptionInfo, OptionKind, OptionValue, Options};
-pub use types::Collector;
+pub use types::{Collector, Phases};
 
 declared::options! {
     /// How a worker listens, what it serves and what its limits are.
@@ -54,6 +54,11 @@ declared::options! {
         /// Whether each streamed response of `tensorrt_llm_bls` repeats the text before it
         // False, as in Triton's model.
         accumulate_tokens: bool = false;
+
+        /// Phases of requests that gateways send here: `both`, `context` for prompts that another worker continues, or
+        /// `generation` for what follows them
+        // Both, unless a fleet has workers of each kind.
+        phases: Phases = Phases::Both => value_name: Some("both|context|generation");
 
         /// HOST:PORT of a worker whose model guesses tokens for requests with `num_draft_tokens`
         // It must have the same vocabulary. Without one, such requests are refused.

@@ -159,12 +159,6 @@ pub(crate) fn parse(
         return Err(RequestError::StreamingBeams { beam_width });
     }
     if let Some(handle) = handle {
-        if parameters.context_only {
-            // Its answer is a tensor, which no step message carries.
-            return Err(RequestError::NotInStepBatching {
-                what: "`request_type` `context_only`",
-            });
-        }
         return step(handle, requests, &flags, outputs, &parameters);
     }
     let excludes = flags

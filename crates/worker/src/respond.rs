@@ -20,8 +20,6 @@ use crate::shared_memory::Placements;
 
 /// Fills beams that are shorter than the longest, in ids and log probabilities, as Triton does.
 const PADDING: i32 = -1;
-/// What a `context_only` request is answered with: Triton's output, the executor's own bytes.
-const CONTEXT_PHASE_PARAMS: &str = "context_phase_params";
 
 /// What responses depend on of one executor request.
 #[derive(Clone, Debug)]
@@ -162,7 +160,8 @@ impl Responder {
                     row: 0,
                     code: Code::Internal,
                     text: format!(
-                        "the executor ended a `context_only` request without `{CONTEXT_PHASE_PARAMS}`"
+                        "the executor ended a `context_only` request without `{}`",
+                        names::CONTEXT_PHASE_PARAMS
                     ),
                     retry_after_ms: 0,
                 },
@@ -194,7 +193,7 @@ impl Responder {
             && row.finish_reason != FinishReason::Cancelled
             && !tensors
                 .iter()
-                .any(|tensor| tensor.name == CONTEXT_PHASE_PARAMS)
+                .any(|tensor| tensor.name == names::CONTEXT_PHASE_PARAMS)
     }
 
     fn beam(&mut self, row: &Row<'_, ClientId>) -> Beam {

@@ -172,7 +172,7 @@ async fn serve_hosted<L: Listener>(
     let service = Service::new(Models::new(common, first, parts), Arc::clone(&adapters));
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let reporting = tokio::spawn(report_health(service.models(), reporter));
-    let assets = Assets::new(&models, adapters);
+    let assets = Assets::new(&models, adapters, options.phases);
     let router = services::router(&service, assets, health_service, options);
     let stop = CancellationToken::new();
     let (grpc, _) = grpc;

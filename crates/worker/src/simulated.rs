@@ -8,6 +8,7 @@ mod answer;
 mod blocks;
 mod cache;
 mod options;
+mod phase;
 mod scheduler;
 
 use std::sync::OnceLock;

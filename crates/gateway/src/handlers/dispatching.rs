@@ -4,6 +4,7 @@
 use inflight_upstream::connection::Connection;
 use inflight_upstream::delivery::Tried;
 use inflight_upstream::dispatch::{Dispatched, NotDispatched, dispatch};
+use inflight_upstream::phases::Phases;
 use inflight_upstream::prompt_request::PromptRequest;
 use inflight_upstream::survival::Way;
 use inflight_upstream::table::Suits;
@@ -21,9 +22,11 @@ pub(super) struct Progress<'a> {
     pub(super) without: Option<&'a Connection>,
     /// What each choice has generated; `None`: it has ended.
     pub(super) generated: &'a [Option<&'a [i32]>],
+    pub(super) phases: Phases<'a>,
 }
 
-/// Sends all prompts to a worker that has not been tried, from the beginning or to continue.
+/// Sends all prompts to a worker that has not been tried, from the beginning or to continue. From the beginning, it may be
+/// a worker for contexts, whose answer ends with what another one continues with.
 pub(super) fn dispatch_prompts(
     state: &AppState,
     prepared: &Prepared,
@@ -43,6 +46,7 @@ pub(super) fn dispatch_prompts(
     let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let sending = context.trace.sending();
     let n = prepared.generation.n;
+    let phases = progress.map_or(Phases::Both, |progress| progress.phases);
     let prompts = prepared.prompts.iter().enumerate();
     let prompts = prompts.map(|(place, prompt)| PromptRequest {
         params: &prompt.params,
@@ -54,16 +58,34 @@ pub(super) fn dispatch_prompts(
         trace: sending.as_ref().map(|sending| &sending.context),
         timeout,
         generated: generated.chunks(n as usize).nth(place).unwrap_or_default(),
+        phases,
     });
-    let prompts: Vec<PromptRequest<'_>> = prompts.collect();
+    let mut prompts: Vec<PromptRequest<'_>> = prompts.collect();
     let suits = Suits {
         content_hash: &located.served.description.content_hash,
         adapter: located.adapter.as_ref(),
+        phases,
         resumes: progress.is_some_and(|progress| progress.way == Way::Resume),
         weights: progress.map(|_| &*located.served.description.weights),
         without: progress.and_then(|progress| progress.without),
     };
-    let dispatched = dispatch(entry, suits, tried, &prompts, n)?;
+    let dispatched = 'sent: {
+        if progress.is_none()
+            && prepared.may_split()
+            && entry.splits(suits, tried.addresses(), &prompts)
+        {
+            let phases = Phases::Context;
+            prompts.iter_mut().for_each(|prompt| prompt.phases = phases);
+            let context = dispatch(entry, Suits { phases, ..suits }, tried, &prompts, n);
+            if let Ok(dispatched) = context {
+                break 'sent dispatched;
+            }
+            prompts
+                .iter_mut()
+                .for_each(|prompt| prompt.phases = Phases::Both);
+        }
+        dispatch(entry, suits, tried, &prompts, n)?
+    };
     drop(prompts);
     let worker = dispatched.handles.worker();
     context.trace.sent(sending, "ModelStreamInfer", worker);

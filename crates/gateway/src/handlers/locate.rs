@@ -8,6 +8,7 @@ use inflight_upstream::model::served::ServedModel;
 use inflight_upstream::table::{ModelEntry, NoModel};
 
 use super::models;
+use crate::error::no_worker;
 use crate::state::AppState;
 
 /// A model that a request can be prepared for.
@@ -97,8 +98,4 @@ fn with_adapter(
 fn not_found(state: &AppState, model: &str) -> ApiError {
     let known = models::names(state.table.models().values());
     ApiError::model_not_found(model, &known)
-}
-
-pub(super) fn no_worker() -> ApiError {
-    ApiError::unavailable("No worker of the model is ready. Retry later.")
 }

@@ -67,6 +67,26 @@ impl Prepared {
         (repeats && self.generation.stream).then_some(Way::Replay)
     }
 
+    pub(super) fn has_beams(&self) -> bool {
+        let mut prompts = self.prompts.iter();
+        prompts.any(|prompt| prompt.params.beams().is_some())
+    }
+
+    /// Whether one worker may compute its prompt and another one what follows the first token: it is one sequence of text,
+    /// of more than one token.
+    pub(super) fn may_split(&self) -> bool {
+        let [prompt] = self.prompts.as_slice() else {
+            return false;
+        };
+        let extras = prompt.params.extras.as_deref();
+        self.generation.n == 1
+            && prompt.params.max_tokens > 1
+            && self.generation.max_tokens != Some(0)
+            && !self.has_beams()
+            && extras.is_none_or(|extras| extras.images.0.is_empty())
+            && self.way().is_some()
+    }
+
     /// Asks for the tokens of an answer in one piece as they come; otherwise the first one arrives with the last.
     pub(super) fn ask_for_tokens_early(&mut self) {
         for prompt in &mut self.prompts {

@@ -7,6 +7,7 @@ use inflight_openai::ApiError;
 use inflight_upstream::connection::Connection;
 use inflight_upstream::delivery::Tried;
 use inflight_upstream::dispatch::{Dispatched, NotDispatched};
+use inflight_upstream::phases::Phases;
 use inflight_upstream::survival::{Survival, Way};
 use tokio::time::Instant;
 
@@ -22,11 +23,8 @@ pub(super) fn resumption(
     prepared: &Arc<Prepared>,
     context: &RequestContext,
 ) -> Option<(Resumption, Survival<ApiError>)> {
-    let has_beams = |prepared: &Prepared| {
-        let mut prompts = prepared.prompts.iter();
-        prompts.any(|prompt| prompt.params.beams().is_some())
-    };
-    if state.resume_limits.most == 0 || has_beams(prepared) {
+    let may_move = state.resume_limits.most > 0 || prepared.may_split();
+    if !may_move || prepared.has_beams() {
         return None;
     }
     let way = prepared.way()?;
@@ -58,11 +56,13 @@ impl Origin for Prompts {
         &self,
         without: Option<&Connection>,
         generated: &[Option<&[i32]>],
+        phases: Phases<'_>,
     ) -> Result<Dispatched, NotDispatched> {
         let progress = Progress {
             way: self.way,
             without,
             generated,
+            phases,
         };
         dispatch_prompts(
             &self.state,

@@ -11,7 +11,6 @@ use inflight_upstream::metrics::RetryReason;
 
 use super::dispatching::dispatch_prompts;
 use super::generate::Arrival;
-use super::locate::no_worker;
 use super::prepared::Prepared;
 use super::resuming::resumption;
 use crate::admission::Admitted;
@@ -88,7 +87,7 @@ impl Deliverable for Sending<'_> {
         } = self;
         let dispatched = dispatch_prompts(state, prepared, context, tried, None);
         let dispatched = dispatched.map_err(|error| match error {
-            NotDispatched::NoWorker => no_worker(),
+            NotDispatched::NoWorker => error::no_worker(),
             NotDispatched::Full => {
                 ApiError::unavailable("The model's worker is not keeping up. Retry later.")
             }

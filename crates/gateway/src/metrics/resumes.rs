@@ -29,4 +29,10 @@ pub(super) fn register(resumes: &Resumes, registry: &mut Registry) {
         Unit::Seconds,
         resumes.pause.clone(),
     );
+    registry.register_with_unit(
+        "hand_over",
+        "Time from the end of a prompt at a worker for contexts to the next token from another worker",
+        Unit::Seconds,
+        resumes.hand_over.clone(),
+    );
 }

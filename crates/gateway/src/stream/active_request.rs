@@ -68,7 +68,7 @@ impl ActiveRequest {
         self.prompt_log_probs = vec![None; dispatched.handles.count()];
         // Stops what the first worker may still be doing.
         self.holding.restart(dispatched.into());
-        self.note_move(because);
+        self.note_move(Some(because));
         self.unfinished = choices.len();
         self.choices = choices;
         self.record.cached_tokens = 0;
@@ -86,10 +86,10 @@ impl ActiveRequest {
         &self.holding.work().handles
     }
 
-    /// Notes which worker has it now, and why the one that had it does not keep it.
-    fn note_move(&mut self, reason: RetryReason) {
+    /// Notes which worker has it now, and what was wrong with the one that had it.
+    fn note_move(&mut self, reason: Option<RetryReason>) {
         let address = &self.handles().connection().address;
-        self.record.sent_to(address, Some(reason));
+        self.record.sent_to(address, reason);
         self.deltas.clear();
         self.retry = None;
     }
@@ -158,7 +158,8 @@ impl ActiveRequest {
             match self.holding.poll(context) {
                 Turn::Stays => {}
                 Turn::Waits => return Poll::Pending,
-                Turn::Moved(reason) => self.note_move(reason),
+                Turn::Moved(reason) => self.note_move(Some(reason)),
+                Turn::HandedOver => self.note_move(None),
                 Turn::Failed(error) => {
                     self.record.failed(error.status());
                     return Poll::Ready(Err(error));
@@ -183,7 +184,7 @@ impl ActiveRequest {
                     let reason = self.retry.filter(|_| self.survives());
                     match self.holding.fail(error, reason) {
                         Ok(Kept::Back(reason)) => {
-                            self.note_move(reason);
+                            self.note_move(Some(reason));
                             continue;
                         }
                         Ok(Kept::Waits) => continue,
@@ -229,7 +230,11 @@ impl ActiveRequest {
             let group = position / self.handles().sequences();
             if let Some(details) = details {
                 if let Some((code, text)) = &details.error {
-                    self.retry = retry_reason(*code);
+                    let survival = self.holding.survival();
+                    let is_handed_over = survival.is_some_and(Survival::is_handed_over);
+                    // What one cannot continue from, another computes again.
+                    let of_hand_over = is_handed_over.then_some(RetryReason::Unavailable);
+                    self.retry = retry_reason(*code).or(of_hand_over);
                     let failed = match self.record.is_ending() {
                         true => error::shutting_down(),
                         false => error::from_worker(*code, text, details.retry_after_ms),
@@ -267,12 +272,16 @@ impl ActiveRequest {
                 continue;
             };
             let was_finished = choice.finish.is_some();
-            let is_open = delta.finish == WorkerReason::NotFinished && !delta.last_of_handle;
-            let is_last = delta.finish != WorkerReason::NotFinished
-                && !matches!(
-                    delta.finish,
-                    WorkerReason::Cancelled | WorkerReason::TimedOut
-                );
+            let context = details.and_then(|details| details.context_phase.as_ref());
+            // Its worker was asked for no more than this token.
+            let context = context.filter(|_| delta.finish == WorkerReason::Length);
+            let (finish, is_end) = match context {
+                Some(_) => (WorkerReason::NotFinished, false),
+                None => (delta.finish, delta.last_of_handle),
+            };
+            let is_open = finish == WorkerReason::NotFinished && !is_end;
+            let is_last = finish != WorkerReason::NotFinished
+                && !matches!(finish, WorkerReason::Cancelled | WorkerReason::TimedOut);
             let new = match self.holding.request_mut() {
                 Some(resumption) if !was_finished => {
                     resumption.take(position, tokens, details, is_last)
@@ -292,8 +301,8 @@ impl ActiveRequest {
                 None => (tokens, details),
             };
             let prompt = self.prompt_log_probs.get(group).and_then(Option::as_ref);
-            let taken = choice.take(tokens, delta.finish, details, prompt);
-            if taken.is_err() && delta.finish == WorkerReason::Cancelled {
+            let taken = choice.take(tokens, finish, details, prompt);
+            if taken.is_err() && finish == WorkerReason::Cancelled {
                 // Nobody here asked for it.
                 self.retry = Some(RetryReason::Unavailable);
             }
@@ -304,11 +313,16 @@ impl ActiveRequest {
                     resumption.ended(position);
                 }
                 // A stop string may end the last choice of a handle whose worker would continue.
-                if !delta.last_of_handle && self.group_is_finished(group) {
+                if !is_end && self.group_is_finished(group) {
                     self.handles().cancel(group);
                 }
+            } else if let Some(params) = context {
+                if let Some(resumption) = self.holding.request_mut() {
+                    resumption.leave(params.clone());
+                }
+                self.holding.hand_over(error::no_worker())?;
             }
-            if delta.last_of_handle && !self.group_is_finished(group) {
+            if is_end && !self.group_is_finished(group) {
                 tracing::error!(
                     request_id = %self.record.request_id,
                     worker = self.handles().worker(),

@@ -4,11 +4,13 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use inflight_openai::ApiError;
 use inflight_upstream::connection::Connection;
 use inflight_upstream::dispatch::{Dispatched, NotDispatched, OpenHandles};
 use inflight_upstream::inbox::{DeltaDetails, Inbox};
+use inflight_upstream::phases::Phases;
 use inflight_upstream::process::Life;
 use inflight_upstream::survival::{Mover, Report, Way, Work};
 use inflight_upstream::transcript::Differs;
@@ -27,8 +29,8 @@ pub(crate) fn noted(report: Report) -> HeaderMap {
 
 /// Where a request came from, so that it can be sent again.
 pub(crate) trait Origin: std::fmt::Debug + Send + Sync {
-    /// Sends it to a worker, but not to `without`, to continue after what each choice has generated; `None`: the choice
-    /// has ended.
+    /// Sends it to a worker for these phases, but not to `without`, to continue after what each choice has generated;
+    /// `None`: the choice has ended.
     ///
     /// # Errors
     /// None takes it now.
@@ -36,6 +38,7 @@ pub(crate) trait Origin: std::fmt::Debug + Send + Sync {
         &self,
         without: Option<&Connection>,
         generated: &[Option<&[i32]>],
+        phases: Phases<'_>,
     ) -> Result<Dispatched, NotDispatched>;
 
     /// Whether it must end where it is.
@@ -90,6 +93,8 @@ pub(crate) struct Resumption {
     generated: Vec<Generated>,
     /// Whether what came last has something new.
     has_new: bool,
+    /// What its context left, until another worker has it.
+    context_phase: Option<Bytes>,
 }
 
 impl Resumption {
@@ -100,12 +105,19 @@ impl Resumption {
             origin,
             generated: generated.take(choices).collect(),
             has_new: false,
+            context_phase: None,
         }
     }
 
     /// Begins anew with a request of which nothing counts any more.
     pub(super) fn restart(&mut self) {
         self.generated.fill_with(Generated::default);
+        self.context_phase = None;
+    }
+
+    /// Notes what its context left for the worker that continues.
+    pub(super) fn leave(&mut self, params: Bytes) {
+        self.context_phase = Some(params);
     }
 
     /// Takes a row of a choice, and returns what of it is new; `None`: all of it.
@@ -167,7 +179,16 @@ impl Mover for Resumption {
     fn send(&mut self, now: &mut AtWorker, may_return: bool) -> Result<AtWorker, NotDispatched> {
         let without = Some(&**now.handles.connection()).filter(|_| !may_return);
         let generated: Vec<_> = self.generated.iter().map(Generated::running).collect();
-        let sent = self.origin.resume(without, &generated)?;
+        let sent = match &self.context_phase {
+            // A worker that cannot continue from its context computes it again.
+            Some(params) => self
+                .origin
+                .resume(without, &generated, Phases::Generation(params))
+                .or_else(|_| self.origin.resume(without, &generated, Phases::Both)),
+            None => self.origin.resume(without, &generated, Phases::Both),
+        }?;
+        // Once: where that fails, its blocks may be gone.
+        self.context_phase = None;
         Ok(AtWorker {
             counted: self.counted(now),
             ..AtWorker::from(sent)

@@ -73,6 +73,7 @@ fn plain() -> ServedModel {
 fn translated(model: &ServedModel, requested: &Requested) -> Result<ModelInferRequest, ApiError> {
     let params = resolve(requested, model, Some(PROMPT.len()), FRESH_SEED)?;
     let prompt = PromptRequest {
+        phases: inflight_upstream::phases::Phases::Both,
         params: &params,
         tokens: &PROMPT,
         text: "",

@@ -26,6 +26,7 @@ mod messages;
 mod messages_tools;
 mod models;
 mod openapi;
+mod phases;
 mod preparing;
 mod rate_limits;
 mod responses;

@@ -1,8 +1,9 @@
 //! A batch to and from one infer response. Owns which tensor holds which column.
 
+use bytes::Bytes;
 use tonic::Code;
 
-use super::{PromptLogProbs, RowError, StepBatch, StepError, validate};
+use super::{ContextPhase, PromptLogProbs, RowError, StepBatch, StepError, validate};
 use crate::inference::ModelInferResponse;
 use crate::names;
 use crate::tensor::{Element, ResponseBuilder, TensorError, Tensors};
@@ -50,6 +51,12 @@ impl StepBatch {
             column(&mut out, names::CACHED_TOKENS_ROWS, &rows);
             column(&mut out, names::CACHED_TOKENS, &counts);
         }
+        if !self.context_phases.is_empty() {
+            let rows: Vec<u32> = self.context_phases.iter().map(|phase| phase.row).collect();
+            column(&mut out, names::CONTEXT_PHASE_ROWS, &rows);
+            let params = self.context_phases.iter().map(|phase| &phase.params);
+            out.push_bytes(names::CONTEXT_PHASES, &[rows.len() as i64], params);
+        }
         if !self.prompt_log_probs.is_empty() {
             encode_prompts(&mut out, &self.prompt_log_probs);
         }
@@ -78,6 +85,7 @@ impl StepBatch {
             top_log_prob_ids: optional(&tensors, names::TOP_LOG_PROB_IDS)?,
             top_log_probs: optional(&tensors, names::TOP_LOG_PROBS)?,
             cached_tokens: decode_cached_tokens(&tensors)?,
+            context_phases: decode_context_phases(&tensors)?,
             prompt_log_probs: decode_prompts(&tensors)?,
         };
         batch.validate()?;
@@ -97,11 +105,17 @@ impl StepBatch {
             .iter()
             .map(|prompt| 16 + 4 * prompt.values.len() + 8 * prompt.top_ids.len())
             .sum::<usize>();
+        let phases = self
+            .context_phases
+            .iter()
+            .map(|phase| 8 + phase.params.len())
+            .sum::<usize>();
         18 * self.ids.len()
             + 4 * (self.token_ids.len() + self.log_prob_rows.len() + self.log_probs.len())
             + 8 * (self.top_log_prob_rows.len() + self.top_log_prob_ids.len())
             + 8 * self.cached_tokens.len()
             + errors
+            + phases
             + prompts
             + 16
     }
@@ -157,6 +171,19 @@ fn decode_cached_tokens(tensors: &Tensors<'_>) -> Result<Vec<(u32, u32)>, StepEr
     let counts: Vec<u32> = require(tensors, names::CACHED_TOKENS)?;
     validate::length(names::CACHED_TOKENS, rows.len() as u64, counts.len())?;
     Ok(rows.into_iter().zip(counts).collect())
+}
+
+fn decode_context_phases(tensors: &Tensors<'_>) -> Result<Vec<ContextPhase>, StepError> {
+    let Some(rows) = tensors.values::<u32>(names::CONTEXT_PHASE_ROWS)? else {
+        return Ok(Vec::new());
+    };
+    let params = tensors.require(names::CONTEXT_PHASES)?;
+    validate::length(names::CONTEXT_PHASES, rows.len() as u64, params.count())?;
+    let params = params.elements()?.map(Bytes::copy_from_slice);
+    let phases = rows.into_iter().zip(params);
+    Ok(phases
+        .map(|(row, params)| ContextPhase { row, params })
+        .collect())
 }
 
 fn encode_prompts(out: &mut ResponseBuilder, prompts: &[PromptLogProbs]) {

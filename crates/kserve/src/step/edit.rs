@@ -1,6 +1,6 @@
 //! Building batches: row by row, batch after batch, and under other ids.
 
-use super::{Row, StepBatch};
+use super::{ContextPhase, Row, StepBatch};
 
 impl<Id: Copy> StepBatch<Id> {
     /// Appends one row with everything it carries; its `index` and the row numbers of its parts are
@@ -33,6 +33,11 @@ impl<Id: Copy> StepBatch<Id> {
         }
         if let Some(count) = row.cached_tokens {
             self.cached_tokens.push((index, count));
+        }
+        if let Some(params) = row.context_phase {
+            let params = params.clone();
+            self.context_phases
+                .push(ContextPhase { row: index, params });
         }
         if let Some(prompt) = row.prompt_log_probs {
             let mut prompt = prompt.clone();
@@ -75,6 +80,11 @@ impl<Id: Copy> StepBatch<Id> {
         let cached_tokens = other.cached_tokens.iter();
         self.cached_tokens
             .extend(cached_tokens.map(|(row, count)| (row + row_base, *count)));
+        let phases = other.context_phases.into_iter();
+        self.context_phases.extend(phases.map(|mut phase| {
+            phase.row += row_base;
+            phase
+        }));
         let prompts = other.prompt_log_probs.into_iter();
         self.prompt_log_probs.extend(prompts.map(|mut prompt| {
             prompt.row += row_base;
@@ -100,6 +110,7 @@ impl<Id: Copy> StepBatch<Id> {
             top_log_prob_ids: self.top_log_prob_ids,
             top_log_probs: self.top_log_probs,
             cached_tokens: self.cached_tokens,
+            context_phases: self.context_phases,
             prompt_log_probs: self.prompt_log_probs,
         }
     }

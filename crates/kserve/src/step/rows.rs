@@ -1,6 +1,8 @@
 //! A batch row by row. Sparse columns are walked together with the rows, so that no row is searched for.
 
-use super::{FinishReason, Handle, PromptLogProbs, RowError, StepBatch};
+use bytes::Bytes;
+
+use super::{ContextPhase, FinishReason, Handle, PromptLogProbs, RowError, StepBatch};
 
 /// One row with everything it carries.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,6 +22,8 @@ pub struct Row<'a, Id = Handle> {
     pub log_probs: Option<&'a [f32]>,
     pub top_log_probs: Option<TopLogProbs<'a>>,
     pub cached_tokens: Option<u32>,
+    /// What its context phase leaves for the worker that generates.
+    pub context_phase: Option<&'a Bytes>,
     pub prompt_log_probs: Option<&'a PromptLogProbs>,
 }
 
@@ -57,6 +61,7 @@ impl<'a, Id> Row<'a, Id> {
             log_probs: None,
             top_log_probs: None,
             cached_tokens: None,
+            context_phase: None,
             prompt_log_probs: None,
         }
     }
@@ -74,6 +79,7 @@ impl<'a, Id> Row<'a, Id> {
             log_probs: self.log_probs,
             top_log_probs: self.top_log_probs,
             cached_tokens: self.cached_tokens,
+            context_phase: self.context_phase,
             prompt_log_probs: self.prompt_log_probs,
         }
     }
@@ -94,6 +100,7 @@ impl<Id> StepBatch<Id> {
             top_ids: &self.top_log_prob_ids,
             top_values: &self.top_log_probs,
             cached_tokens: &self.cached_tokens,
+            context_phases: &self.context_phases,
             prompts: &self.prompt_log_probs,
         }
     }
@@ -112,6 +119,7 @@ pub struct Rows<'a, Id = Handle> {
     top_ids: &'a [i32],
     top_values: &'a [f32],
     cached_tokens: &'a [(u32, u32)],
+    context_phases: &'a [ContextPhase],
     prompts: &'a [PromptLogProbs],
 }
 
@@ -141,6 +149,8 @@ impl<'a, Id: Copy> Iterator for Rows<'a, Id> {
             top_log_probs: self.take_top(index, tokens.len()),
             cached_tokens: take_row(&mut self.cached_tokens, index, |(row, _)| *row)
                 .map(|(_, count)| *count),
+            context_phase: take_row(&mut self.context_phases, index, |phase| phase.row)
+                .map(|phase| &phase.params),
             prompt_log_probs: take_row(&mut self.prompts, index, |prompt| prompt.row),
         })
     }

@@ -93,6 +93,13 @@ fn batch(rows: &[RowSpec]) -> StepBatch {
         if let Some(cached) = row.cached {
             batch.cached_tokens.push((number, cached));
         }
+        if row.finish == 3 {
+            let params = Bytes::from(vec![0xff; index]);
+            batch.context_phases.push(ContextPhase {
+                row: number,
+                params,
+            });
+        }
         if let Some((positions, width)) = row.prompt {
             let alternatives = positions * width as usize;
             batch.prompt_log_probs.push(PromptLogProbs {
@@ -149,7 +156,7 @@ fn sparse_columns_travel_only_when_a_row_has_them() {
 #[test]
 fn every_broken_invariant_is_an_error() {
     type Breakage = fn(&mut StepBatch);
-    let cases: [(Breakage, &str); 18] = [
+    let cases: [(Breakage, &str); 19] = [
         (
             |b| b.sequence_index.truncate(1),
             "column `inflight_sequence_index` has 1 values, expected 2",
@@ -226,6 +233,15 @@ fn every_broken_invariant_is_an_error() {
         (
             |b| b.cached_tokens = vec![(1, 4), (1, 4)],
             "column `inflight_cached_tokens_rows` names row 1 after row 1; rows must ascend",
+        ),
+        (
+            |b| {
+                b.context_phases.push(ContextPhase {
+                    row: 2,
+                    params: Bytes::new(),
+                })
+            },
+            "column `inflight_context_phase_rows` names row 2, but there are 2 rows",
         ),
         (
             |b| b.log_prob_rows.push(0),
@@ -359,6 +375,8 @@ proptest! {
                 }
             }
             prop_assert_eq!(row.cached_tokens, spec.cached);
+            let phase = (spec.finish == 3).then_some(row.index);
+            prop_assert_eq!(row.context_phase.map(Bytes::len), phase);
             prop_assert_eq!(
                 row.prompt_log_probs.map(|prompt| (prompt.values.len(), prompt.width)),
                 spec.prompt

@@ -46,6 +46,11 @@ impl<Id> StepBatch<Id> {
             rows,
             self.cached_tokens.iter().map(|(row, _)| *row),
         )?;
+        ascending(
+            names::CONTEXT_PHASE_ROWS,
+            rows,
+            self.context_phases.iter().map(|phase| phase.row),
+        )?;
         self.validate_prompt_log_probs()
     }
 

@@ -248,7 +248,8 @@ impl Stream for ForwardStream {
         }
         loop {
             match self.holding.poll(context) {
-                Turn::Stays => {}
+                // A call of KServe's goes whole.
+                Turn::Stays | Turn::HandedOver => {}
                 Turn::Waits => return self.poll_events(context),
                 Turn::Moved(reason) => {
                     self.note_move(reason);

@@ -10,6 +10,7 @@ use inflight_kserve::step;
 
 use crate::handles::Handle;
 use crate::model::sampling_params::Extras;
+use crate::phases::Phases;
 use crate::prompt_request::{PromptRequest, only_tokens, stop_words_list, words_list};
 
 /// The request of one prompt under `handle`.
@@ -121,10 +122,27 @@ pub fn infer_request(
     if let Some(extras) = &params.extras {
         write_extras(&mut request, extras);
     }
+    write_phases(&mut request, prompt.phases);
     if !prompt.generated.is_empty() {
         write_generated(&mut request, prompt.generated);
     }
     request.build()
+}
+
+fn write_phases(request: &mut RequestWriter, phases: Phases<'_>) {
+    let kind = match phases {
+        Phases::Both => return,
+        Phases::Context => names::CONTEXT_ONLY,
+        Phases::Generation(params) => {
+            let shape = [1, i64::try_from(params.len()).unwrap_or(i64::MAX)];
+            request.push::<u8>(names::CONTEXT_PHASE_PARAMS, &shape, params);
+            names::GENERATION_ONLY
+        }
+    };
+    request.parameter(
+        names::REQUEST_TYPE,
+        ParameterChoice::StringParam(kind.to_owned()),
+    );
 }
 
 fn write_generated(request: &mut RequestWriter, generated: &[Option<&[i32]>]) {

@@ -45,6 +45,7 @@ pub enum Capability {
     Embeddings,
     Images,
     Resume,
+    ContextPhase,
 }
 
 impl Capability {
@@ -75,6 +76,7 @@ impl Capability {
             Self::Embeddings => Some(names::EMBEDDINGS),
             Self::Images => Some(names::IMAGES),
             Self::Resume => Some(names::RESUME),
+            Self::ContextPhase => Some(names::CONTEXT_PHASE),
             Self::TokenPrompt
             | Self::TopK
             | Self::TopP
@@ -190,7 +192,8 @@ fn triton_lacks(
         | Capability::Resume
         | Capability::PromptLogProbs
         | Capability::Embeddings
-        | Capability::Images => Some(unsupported()),
+        | Capability::Images
+        | Capability::ContextPhase => Some(unsupported()),
         Capability::Usage => (model.text.is_none() && !triton.counts_tokens()).then(|| {
             format!(
                 "needs a token count, which the Triton model `{name}` does not report; start the \

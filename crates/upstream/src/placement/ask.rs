@@ -2,6 +2,7 @@
 
 use inflight_blocks::{Seed, keys};
 
+use crate::phases::Phases;
 use crate::prompt_request::PromptRequest;
 
 /// Triton's level of requests that go before others.
@@ -17,6 +18,8 @@ pub struct Ask {
     /// Whether workers take it before others.
     pub is_urgent: bool,
     prompts: usize,
+    /// Whether its cache comes from another worker.
+    pub(super) is_transferred: bool,
 }
 
 impl Ask {
@@ -48,6 +51,9 @@ impl Ask {
             tokens: u32::try_from(lengths.sum::<usize>()).unwrap_or(u32::MAX),
             is_urgent: extras.is_some_and(|extras| extras.priority == Some(FIRST_LEVEL)),
             prompts: prompts.len(),
+            is_transferred: prompts
+                .iter()
+                .all(|prompt| matches!(prompt.phases, Phases::Generation(_))),
         }
     }
 
@@ -59,11 +65,12 @@ impl Ask {
             tokens: u32::try_from(tokens.len()).unwrap_or(u32::MAX),
             is_urgent,
             prompts: 1,
+            is_transferred: false,
         }
     }
 
     /// Whether the worker's count of cached tokens can be compared with what was expected.
     pub(super) fn is_checked(&self) -> bool {
-        self.prompts == 1 && !self.keys.is_empty()
+        self.prompts == 1 && !self.keys.is_empty() && !self.is_transferred
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use inflight_routing::choose::Choice;
-use inflight_routing::expectation::Ticket;
+use inflight_routing::expectation::{Seconds, Ticket};
 
 use super::seat::{CacheReports, Seat};
 use super::trust::Fault;
@@ -18,16 +18,25 @@ pub struct Placed {
     has_started: bool,
     /// Whether the worker's count of cached tokens says whether its reports are right.
     is_checked: bool,
+    /// When it was sent here from another worker, and how many tokens its cache has.
+    sent: Option<(Seconds, u32)>,
 }
 
 impl Placed {
-    pub(super) fn new(seat: Arc<Seat>, ticket: Ticket, choice: Choice, is_checked: bool) -> Self {
+    pub(super) fn new(
+        seat: Arc<Seat>,
+        ticket: Ticket,
+        choice: Choice,
+        is_checked: bool,
+        sent: Option<(Seconds, u32)>,
+    ) -> Self {
         Self {
             seat,
             ticket,
             choice,
             has_started: false,
             is_checked,
+            sent,
         }
     }
 
@@ -50,6 +59,10 @@ impl Placed {
             let now = placement.now();
             let mut state = placement.state.lock();
             state.expectations.started(self.ticket, now);
+            if let Some((since, tokens)) = self.sent {
+                let took = now - since - self.choice.wait;
+                state.hand_overs.learn(tokens, took.max(0.0));
+            }
         }
     }
 

@@ -8,6 +8,7 @@ use inflight_routing::{Candidate, least_loaded};
 use super::Table;
 use super::placing::place;
 use crate::connection::Connection;
+use crate::phases::is_for_contexts;
 use crate::placement::{Ask, Placed};
 use crate::pool::Pool;
 use crate::slot::WorkerSlot;
@@ -55,6 +56,7 @@ impl Table {
     ) -> Result<(Picked, Option<Placed>), NoPeer> {
         let mut ready = self.peers(name, version)?;
         ready.retain(|picked| picked.slot.takes_calls() && fits(picked));
+        self.leave_contexts(&mut ready);
         if let Some(asks) = asks {
             let workers = ready.iter().map(Picked::generates);
             let placed = workers
@@ -78,6 +80,22 @@ impl Table {
         Ok((picked, None))
     }
 
+    /// Workers for contexts get whole requests only where no other can.
+    fn leave_contexts(&self, ready: &mut Vec<Picked>) {
+        // First what costs nothing: most fleets have none.
+        if !self.models.load().values().any(|entry| entry.has_contexts) {
+            return;
+        }
+        let is_other = |picked: &Picked| {
+            !picked
+                .generates()
+                .is_some_and(|one| is_for_contexts(&one.served))
+        };
+        if ready.iter().any(is_other) {
+            ready.retain(is_other);
+        }
+    }
+
     /// A worker with this model, if it matters what the prompt of a call is: workers report what they hold, and there is a
     /// choice.
     pub fn placing(&self, name: &str, version: &str) -> Option<Arc<Connection>> {
@@ -93,6 +111,7 @@ impl Table {
         }
         let mut ready = self.peers(name, version).ok()?;
         ready.retain(|picked| picked.slot.takes_calls());
+        self.leave_contexts(&mut ready);
         let connection = match ready.as_slice() {
             [one, _, ..] => one.generates()?,
             _ => return None,

@@ -6,6 +6,25 @@ use std::sync::Arc;
 use crate::connection::Connection;
 use crate::placement::{Ask, Placed};
 
+/// Whether a request should be computed by one of `contexts` and continued by one of `others`, rather than be
+/// computed by one of those alone. Also where that is not known: these workers are there for it.
+pub(super) fn splits(
+    contexts: &[Arc<Connection>],
+    others: &[Arc<Connection>],
+    ask: impl FnOnce(u32) -> Ask,
+) -> bool {
+    let known = || {
+        let placement = contexts.first()?.seat()?.placement();
+        let ask = ask(placement.block_tokens()?);
+        placement.splits(
+            &ask,
+            contexts.iter().filter_map(|worker| worker.seat()),
+            others.iter().filter_map(|worker| worker.seat()),
+        )
+    };
+    known().unwrap_or(true)
+}
+
 /// The place among `workers`, which all fit, of the one with the lowest expected cost. `ask`: what is asked of their
 /// caches, for blocks of so many tokens; 0: blocks are not known. `None`: not all of them report, or of different models.
 pub(super) fn place(

@@ -69,6 +69,7 @@ fn suits(content_hash: &str) -> Suits<'_> {
     Suits {
         content_hash,
         adapter: None,
+        phases: Phases::Both,
         resumes: false,
         weights: None,
         without: None,
@@ -248,4 +249,65 @@ fn a_lost_worker_is_passed_over_and_its_model_stays_known() {
     );
     assert!(!table.ready());
     assert_eq!(table.workers()[0].reason(), "gone");
+}
+
+#[test]
+fn workers_for_contexts_get_whole_requests_where_no_other_can() {
+    let table = table();
+    for (index, phases) in [
+        assets::Phases::Context,
+        assets::Phases::Context,
+        assets::Phases::Generation,
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let slot = Arc::clone(&table.workers()[index]);
+        let mut description = ModelDescription {
+            served_model_name: "m".to_owned(),
+            content_hash: "h".to_owned(),
+            capabilities: vec!["context_phase".to_owned()],
+            ..ModelDescription::default()
+        };
+        description.set_phases(phases);
+        let served = Arc::new(ServedModel {
+            description,
+            text: None,
+            template: None,
+            protocol: Protocol::StepBatching,
+        });
+        let connection = Connection::new(
+            Arc::clone(&slot.address),
+            served,
+            Arc::clone(&slot.pulse),
+            Box::new(NoTransport),
+            Arc::default(),
+        );
+        table.set_ready(&slot, vec![Arc::new(connection)]);
+    }
+    let entry = table.find("m").unwrap();
+    let left = Bytes::new();
+    let pick = |phases, tried: &[&str]| {
+        let suits = Suits {
+            phases,
+            ..suits("h")
+        };
+        let tried: Vec<Arc<str>> = tried.iter().map(|one| Arc::from(*one)).collect();
+        let (picked, _) = entry.pick(suits, &tried, &[])?;
+        Some(picked.address.to_string())
+    };
+    let is_split = |tried: &[&str]| {
+        let tried: Vec<Arc<str>> = tried.iter().map(|one| Arc::from(*one)).collect();
+        entry.splits(suits("h"), &tried, &[])
+    };
+    for _ in 0..3 {
+        assert_eq!(pick(Phases::Both, &[]).unwrap(), "c:1");
+        assert_eq!(pick(Phases::Generation(&left), &[]).unwrap(), "c:1");
+        assert_eq!(pick(Phases::Context, &["a:1"]).unwrap(), "b:1");
+    }
+    assert_eq!(pick(Phases::Both, &["c:1", "a:1"]).unwrap(), "b:1");
+    assert_eq!(pick(Phases::Generation(&left), &["c:1"]), None);
+    assert_eq!(pick(Phases::Context, &["a:1", "b:1"]), None);
+    assert!(is_split(&[]) && is_split(&["a:1"]));
+    assert!(!is_split(&["c:1"]) && !is_split(&["a:1", "b:1"]));
 }

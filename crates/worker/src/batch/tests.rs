@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use inflight_kserve::step::{PromptLogProbs, TopLogProbs};
 use proptest::prelude::*;
 
@@ -15,6 +16,7 @@ struct Sequence {
     log_probs: Vec<f32>,
     top_log_probs: Vec<(i32, f32)>,
     errors: Vec<(Code, String)>,
+    context_phases: Vec<Bytes>,
 }
 
 /// The sequences of a batch, by handle and index.
@@ -27,6 +29,7 @@ fn sequences(batch: &StepBatch) -> Vec<Sequence> {
             index: row.sequence_index,
             ..Sequence::default()
         });
+        sequence.context_phases.extend(row.context_phase.cloned());
         sequence.tokens.extend_from_slice(row.tokens);
         let log_probs = row.log_probs.unwrap_or_default();
         sequence.log_probs.extend_from_slice(log_probs);
@@ -74,6 +77,7 @@ fn histories() -> impl Strategy<Value = Vec<StepBatch>> {
                         values: vec![0.5],
                         ..PromptLogProbs::default()
                     };
+                    let params = Bytes::from_static(b"left");
                     let error = RowError {
                         row: 0,
                         code: Code::Internal,
@@ -92,6 +96,7 @@ fn histories() -> impl Strategy<Value = Vec<StepBatch>> {
                         log_probs: (handle == 1).then_some(&log_probs),
                         top_log_probs: (handle == 2).then_some(top_log_probs),
                         cached_tokens: (kind == 1).then_some(3),
+                        context_phase: is_final.then_some(&params),
                         prompt_log_probs: (kind == 1).then_some(&prompt_log_probs),
                         ..Row::new(Handle(handle as u64), &ids)
                     });

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use inflight_kserve::names;
 use inflight_kserve::step::{FinishReason, Handle, Row, RowError};
 use parking_lot::MutexGuard;
 use tonic::Code;
@@ -312,6 +313,9 @@ fn spread(
         };
         let delivery = match request.handle {
             Some(handle) => {
+                let mut phases = own.iter();
+                let phase = phases.find(|(_, tensor)| tensor.name == names::CONTEXT_PHASE_PARAMS);
+                row.context_phase = phase.map(|(_, tensor)| &tensor.data).or(row.context_phase);
                 let may_wait = waits_for_more(request, row.is_final);
                 outbox.put_step_row(&row, handle, may_wait, moment)
             }

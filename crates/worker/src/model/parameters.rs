@@ -2,10 +2,9 @@
 
 use crate::executor::capability;
 
-/// Which phases to run: `context_and_generation`, `context_only` or `generation_only`.
-pub(crate) const REQUEST_TYPE: &str = "request_type";
 /// A level from 1 (first) to [`PRIORITY_LEVELS`](super::PRIORITY_LEVELS); 0 is "not set".
 pub(crate) use inflight_kserve::names::PRIORITY;
+use inflight_kserve::names::REQUEST_TYPE;
 
 /// One parameter. Its value travels in `Request::tensors` under its name.
 pub(crate) struct ParameterSpec {

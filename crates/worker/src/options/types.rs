@@ -93,6 +93,40 @@ impl<T: OptionType> OptionType for Option<T> {
     }
 }
 
+/// Which phases of requests a worker is for, where there are workers of several kinds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Phases {
+    #[default]
+    Both,
+    Context,
+    Generation,
+}
+
+impl Phases {
+    const ALL: [(Self, &str); 3] = [
+        (Self::Both, "both"),
+        (Self::Context, "context"),
+        (Self::Generation, "generation"),
+    ];
+}
+
+impl OptionType for Phases {
+    const KIND: OptionKind = OptionKind::Text;
+
+    fn value(&self) -> OptionValue {
+        let mut all = Self::ALL.into_iter();
+        let name = all.find_map(|(phases, name)| (phases == *self).then_some(name));
+        OptionValue::Text(name.unwrap_or_default().to_owned())
+    }
+
+    fn read(value: OptionValue) -> Result<Self, String> {
+        let text = String::read(value)?;
+        let mut all = Self::ALL.into_iter();
+        let found = all.find_map(|(phases, name)| (name == text).then_some(phases));
+        found.ok_or_else(|| "`both`, `context` or `generation`".to_owned())
+    }
+}
+
 /// Where traces go: the URL of a collector, or none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Collector(pub Option<String>);

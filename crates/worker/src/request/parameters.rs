@@ -7,17 +7,18 @@ use bytes::Bytes;
 use inflight_kserve::inference::{
     InferParameter, ModelInferRequest, infer_parameter::ParameterChoice,
 };
-use inflight_kserve::names::{self, MAY_WAIT, TIMEOUT};
+use inflight_kserve::names::{
+    self, CONTEXT_ONLY, GENERATION_ONLY, MAY_WAIT, REQUEST_TYPE, TIMEOUT,
+};
 
 use crate::executor::{NamedTensor, capability};
-use crate::model::{PRIORITY, PRIORITY_LEVELS, REQUEST_TYPE};
+use crate::model::{PRIORITY, PRIORITY_LEVELS};
 
 use super::{Limits, RequestError};
 
 /// Triton's words; the first is what a request without the parameter asks for.
-const REQUEST_TYPES: [&str; 3] = [CONTEXT_AND_GENERATION, CONTEXT_ONLY, "generation_only"];
+const REQUEST_TYPES: [&str; 3] = [CONTEXT_AND_GENERATION, CONTEXT_ONLY, GENERATION_ONLY];
 const CONTEXT_AND_GENERATION: &str = "context_and_generation";
-const CONTEXT_ONLY: &str = "context_only";
 /// Characters of a refused value that its refusal repeats.
 const MAX_SHOWN: usize = 64;
 

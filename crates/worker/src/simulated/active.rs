@@ -1,6 +1,7 @@
 //! A request from its admission to its last row: what it has of the cache, and what it has generated elsewhere. When it
 //! runs is the scheduler's. Pure.
 
+use bytes::Bytes;
 use inflight_blocks::{Chain, Seed};
 
 use super::cache::BlockCache;
@@ -22,6 +23,8 @@ pub(super) struct Active {
     pub(super) max_tokens: u32,
     pub(super) streaming: bool,
     pub(super) first_token: u32,
+    /// What its last row leaves for the worker that generates.
+    pub(super) leaves: Option<Bytes>,
 }
 
 impl Active {

@@ -19,6 +19,10 @@ declared::options! {
         // 10,000 prompt tokens a second: a mid-size model on one GPU.
         prefill_us_per_token: f64 = 100.0 => min: Some(0.0), unit: Some("microseconds");
 
+        /// Microseconds for each token of a prompt whose KV cache comes from another worker
+        // A 10th of what computing it costs here: an 8B model's cache at some 10 GB a second.
+        transfer_us_per_token: f64 = 10.0 => min: Some(0.0), unit: Some("microseconds");
+
         /// File of the text that every answer repeats
         // Ids below `vocab_size`. Without one, answers are printable characters that depend on the prompt.
         answer: Vec<u32> = Vec::new();
@@ -61,6 +65,7 @@ impl SimulatedOptions {
             capability::NUM_RETURN_SEQUENCES.to_owned(),
             capability::MIN_TOKENS.to_owned(),
             capability::RESUME.to_owned(),
+            capability::CONTEXT_PHASE.to_owned(),
         ];
         if self.enable_kv_cache_reuse {
             capabilities.push(capability::CACHE_SALT.to_owned());

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-use inflight_kserve::step::{FinishReason, RowError, StepBatch};
+use inflight_kserve::step::{ContextPhase, FinishReason, RowError, StepBatch};
 use tonic::Code;
 
 use super::SimulatedOptions;
@@ -14,6 +14,7 @@ use super::active::{Active, Context};
 use super::answer::{Answer, first_token};
 use super::blocks::Blocks;
 use super::cache::CacheChange;
+use super::phase::{Phases, left_by};
 use crate::executor::{ClientId, InflightBatchingStats, IterationStats, Request};
 
 /// Overdue iterations that one await returns at most, so that a late await does not build an unbounded
@@ -73,6 +74,8 @@ pub(super) struct Scheduler {
     blocks: Blocks,
     answer: Answer,
     waiting: VecDeque<Waiting>,
+    /// Those whose cache is on its way, and when it is there.
+    transfers: Vec<(Duration, Waiting)>,
     active: HashMap<ClientId, Active>,
     prefills: Vec<Prefill>,
     sequences: Vec<Sequence>,
@@ -94,6 +97,7 @@ impl Scheduler {
             blocks: Blocks::new(&options),
             options,
             waiting: VecDeque::new(),
+            transfers: Vec::new(),
             active: HashMap::new(),
             prefills: Vec::new(),
             sequences: Vec::new(),
@@ -125,7 +129,11 @@ impl Scheduler {
         let resumed = request.generated.iter();
         let resumed = resumed.map(|tokens| tokens.as_ref().map(|tokens| tokens.len() as u32));
         let resumed: Vec<Option<u32>> = resumed.collect();
-        let max_tokens = request.max_tokens.max(1);
+        let phases = Phases::of(&request);
+        let max_tokens = match phases {
+            Ok(Phases::Context) => 1,
+            _ => request.max_tokens.max(1),
+        };
         let blocks = self
             .blocks
             .of(prompt_tokens)
@@ -149,7 +157,8 @@ impl Scheduler {
             );
             Some((Code::InvalidArgument, text))
         } else {
-            None
+            let refused = phases.as_ref().err();
+            refused.map(|text| (Code::InvalidArgument, text.clone()))
         };
         if let Some(error) = refusal {
             self.notices.push(Notice {
@@ -160,7 +169,8 @@ impl Scheduler {
             });
             return;
         }
-        if self.is_idle() {
+        let is_transferred = phases == Ok(Phases::Generation);
+        if self.is_idle() && !is_transferred {
             self.next_start = self.next_start.max(now);
         }
         // What was generated is computed again, like a prompt.
@@ -169,9 +179,9 @@ impl Scheduler {
         let size = self.options.tokens_per_block as usize;
         let is_reused = self.blocks.are_reused();
         let context = is_reused.then(|| Context::new(&request, size));
-        self.waiting.push_back(Waiting {
+        let waiting = Waiting {
             client_id: request.client_id,
-            prompt_tokens,
+            prompt_tokens: if is_transferred { 0 } else { prompt_tokens },
             active: Active {
                 sequences,
                 sequences_left: sequences - ended,
@@ -183,8 +193,29 @@ impl Scheduler {
                 max_tokens,
                 streaming: request.streaming,
                 first_token: first_token(&request.input_token_ids),
+                leaves: (phases == Ok(Phases::Context)).then(|| left_by(&request)),
             },
-        });
+        };
+        if is_transferred {
+            let microseconds = self.options.transfer_us_per_token * f64::from(prompt_tokens);
+            let takes = Duration::try_from_secs_f64(microseconds / 1e6).unwrap_or_default();
+            self.transfers.push((now + takes, waiting));
+        } else {
+            self.waiting.push_back(waiting);
+        }
+    }
+
+    /// Queues the requests whose cache is there by now.
+    fn receive(&mut self, now: Duration) {
+        let first = self.transfers.iter().map(|(at, _)| *at).min();
+        if let Some(first) = first.filter(|first| *first <= now)
+            && self.is_idle()
+        {
+            self.next_start = self.next_start.max(first);
+        }
+        let next_start = self.next_start;
+        let there = self.transfers.extract_if(.., |(at, _)| *at <= next_start);
+        self.waiting.extend(there.map(|(_, waiting)| waiting));
     }
 
     /// Ends a request; each of its live sequences gets a last row. Unknown ids are ignored.
@@ -194,6 +225,12 @@ impl Scheduler {
             if let Some(waiting) = self.waiting.remove(place) {
                 ended.extend(waiting.active.indexes());
             }
+        } else if let Some(place) = self
+            .transfers
+            .iter()
+            .position(|(_, w)| w.client_id == client_id)
+        {
+            ended.extend(self.transfers.remove(place).1.active.indexes());
         } else if let Some(active) = self.active.remove(&client_id) {
             self.blocks.give_back(&active);
             self.places -= active.sequences_left;
@@ -235,8 +272,12 @@ impl Scheduler {
     pub(super) fn advance(&mut self, now: Duration, rows: &mut StepBatch<ClientId>) -> Next {
         self.flush_notices(rows);
         for _ in 0..MAX_ITERATIONS_PER_AWAIT {
-            if self.iteration.is_none() && !self.schedule() {
-                return Next::Idle;
+            if self.iteration.is_none() {
+                self.receive(now);
+                if !self.schedule() {
+                    let first = self.transfers.iter().map(|(at, _)| *at).min();
+                    return first.map_or(Next::Idle, Next::At);
+                }
             }
             let Some(iteration) = self.iteration.take_if(|iteration| iteration.end <= now) else {
                 break;
@@ -257,6 +298,7 @@ impl Scheduler {
     pub(super) fn shut_down(&mut self) {
         self.shut_down = true;
         let mut ids: Vec<ClientId> = self.waiting.iter().map(|w| w.client_id).collect();
+        ids.extend(self.transfers.iter().map(|(_, w)| w.client_id));
         ids.extend(self.active.keys());
         for id in ids {
             self.cancel(id);
@@ -416,6 +458,10 @@ impl Scheduler {
                 }
                 _ => {
                     if let Some(mut request) = active.remove(&sequence.client_id) {
+                        if let Some(params) = request.leaves.take() {
+                            let row = rows.ids.len() as u32;
+                            rows.context_phases.push(ContextPhase { row, params });
+                        }
                         if let Some(cache) = blocks.cache_mut() {
                             let own = sequence.reported..sequence.produced.saturating_sub(1);
                             request.store_answer(cache, own.map(|place| token(sequence, place)));
@@ -461,12 +507,13 @@ impl Scheduler {
 
     fn snapshot(&self, iteration: &Iteration, generating: usize) -> IterationStats {
         let generating = generating as u64;
+        let queued = self.waiting.len() + self.transfers.len();
         IterationStats {
             timestamp: String::new(),
             iter: self.iterations,
             iter_latency_ms: iteration.duration.as_secs_f64() * 1e3,
-            num_active_requests: (self.active.len() + self.waiting.len()) as u64,
-            num_queued_requests: self.waiting.len() as u64,
+            num_active_requests: (self.active.len() + queued) as u64,
+            num_queued_requests: queued as u64,
             num_completed_requests: self.completed,
             max_num_active_requests: u64::from(self.options.max_batch_size),
             kv_cache_stats: Some(self.blocks.stats()),

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::names;
 use inflight_kserve::step::{Code, FinishReason, Handle, Row, RowError, StepBatch, stop_request};
 use inflight_worker::executor::ClientId;
@@ -246,6 +247,44 @@ async fn cached_tokens_come_only_when_named() {
         with_cached_tokens(named, 16),
     ]);
     assert_eq!(stream.rows().await.cached_tokens, [(1, 16)]);
+}
+
+#[tokio::test]
+async fn a_context_comes_with_what_it_leaves() {
+    let mut worker = Worker::start(Arc::new(SimulatedExecutor::new(instant())), options()).await;
+    let mut stream = worker.stream().await;
+    let phase = |handle, kind: &str| {
+        let mut request = step_request(handle, &[1, 2], 3);
+        request.parameter(
+            names::REQUEST_TYPE,
+            ParameterChoice::StringParam(kind.to_owned()),
+        );
+        request
+    };
+    stream.send(phase(1, names::CONTEXT_ONLY).build()).await;
+    let batch = stream.rows().await;
+    assert_eq!(batch.token_ids.len(), 1);
+    assert_eq!(batch.finals, [1]);
+    let params = batch.context_phases[0].params.clone();
+    let mut rest = phase(2, names::GENERATION_ONLY);
+    let shape = [1, params.len() as i64];
+    rest.push::<u8>(names::CONTEXT_PHASE_PARAMS, &shape, &params);
+    rest.vector(names::GENERATED_IDS, &batch.token_ids);
+    stream.send(rest.build()).await;
+    let mut tokens = batch.token_ids;
+    loop {
+        let batch = stream.rows().await;
+        tokens.extend(&batch.token_ids);
+        if batch.finals.contains(&1) {
+            break;
+        }
+    }
+    stream.send(step_request(3, &[1, 2], 3).build()).await;
+    let mut whole = Vec::new();
+    while whole.len() < 3 {
+        whole.extend(stream.rows().await.token_ids);
+    }
+    assert_eq!(tokens, whole);
 }
 
 #[tokio::test]

@@ -254,6 +254,7 @@ proptest! {
                 params.log_probs = None;
             }
             let prompt = PromptRequest {
+                phases: crate::phases::Phases::Both,
                 params: &params,
                 tokens: &[1, 2],
                 text: "text",

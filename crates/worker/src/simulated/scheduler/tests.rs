@@ -400,3 +400,117 @@ proptest! {
         prop_assert_eq!(scheduler.places, 0);
     }
 }
+
+fn phase(request: Request, kind: &str, params: Option<&Bytes>) -> Request {
+    let length = (kind.len() as u32).to_le_bytes();
+    let mut tensors = vec![NamedTensor {
+        name: "request_type".to_owned(),
+        datatype: "BYTES".to_owned(),
+        shape: vec![1],
+        data: Bytes::from([&length, kind.as_bytes()].concat()),
+    }];
+    tensors.extend(params.map(|params| NamedTensor {
+        name: "context_phase_params".to_owned(),
+        datatype: "UINT8".to_owned(),
+        shape: vec![params.len() as i64],
+        data: params.clone(),
+    }));
+    Request { tensors, ..request }
+}
+
+#[test]
+fn a_context_is_computed_at_one_and_continued_at_another() {
+    let options = SimulatedOptions {
+        prefill_us_per_token: 100.0,
+        transfer_us_per_token: 10.0,
+        ..options(1000.0)
+    };
+    let whole = {
+        let mut scheduler = Scheduler::new(options.clone());
+        scheduler.enqueue(request(1, 1000, 4, 1), Duration::ZERO);
+        let mut rows = StepBatch::default();
+        scheduler.advance(MS * 1000, &mut rows);
+        rows.token_ids
+    };
+    let mut context = Scheduler::new(options.clone());
+    let asked = phase(request(1, 1000, 4, 1), "context_only", None);
+    context.enqueue(asked, Duration::ZERO);
+    let mut rows = StepBatch::default();
+    assert_eq!(context.advance(MS * 101, &mut rows), Next::Idle);
+    assert_eq!(rows.token_ids, whole[..1]);
+    assert_eq!(rows.finish_reasons, [FinishReason::Length as u8]);
+    let params = rows.context_phases[0].params.clone();
+
+    // What was generated is the first sequence's; without it, the answer begins with it.
+    for before in [0, 1] {
+        let mut generation = Scheduler::new(options.clone());
+        let running = request(7, 1, 100, 1);
+        generation.enqueue(running, Duration::ZERO);
+        let mut rows = StepBatch::default();
+        generation.advance(MS, &mut rows);
+        let asked = Request {
+            generated: vec![Some(whole[..before].to_vec()); before],
+            ..request(2, 1000, 4, 1)
+        };
+        generation.enqueue(phase(asked, "generation_only", Some(&params)), MS);
+        let mut rows = StepBatch::default();
+        // 10 ms on its way, and none of the running request's tokens late.
+        generation.advance(MS * 11, &mut rows);
+        assert_eq!(rows.ids, [7; 10].map(ClientId), "{before}");
+        let mut rows = StepBatch::default();
+        generation.advance(MS * 20, &mut rows);
+        let own = rows.rows().filter(|row| row.id == ClientId(2));
+        let tokens: Vec<i32> = own.flat_map(|row| row.tokens.to_vec()).collect();
+        assert_eq!(tokens, whole[before..], "{before}");
+    }
+}
+
+#[test]
+fn a_context_on_its_way_is_alone_and_can_be_cancelled() {
+    let mut scheduler = Scheduler::new(options(1000.0));
+    let params = super::super::phase::left_by(&request(2, 1000, 4, 1));
+    let asked = || phase(request(2, 1000, 4, 1), "generation_only", Some(&params));
+    scheduler.enqueue(asked(), Duration::ZERO);
+    let mut rows = StepBatch::default();
+    assert_eq!(
+        scheduler.advance(Duration::ZERO, &mut rows),
+        Next::At(MS * 10)
+    );
+    assert_eq!(scheduler.advance(MS * 11, &mut rows), Next::At(MS * 12));
+    assert_eq!(rows.token_ids.len(), 1);
+    scheduler.cancel(ClientId(2));
+    let mut rows = StepBatch::default();
+    scheduler.enqueue(request(3, 1, 1, 1), MS * 12);
+    scheduler.enqueue(asked(), MS * 12);
+    scheduler.cancel(ClientId(2));
+    scheduler.advance(MS * 50, &mut rows);
+    assert_eq!(finals(&rows), [2, 2, 3]);
+    assert_eq!(scheduler.blocks.stats().used_num_blocks, 0);
+}
+
+#[test]
+fn phases_that_cannot_be_are_refused() {
+    let params = Bytes::from_static(b"other");
+    for (request, expected) in [
+        (
+            phase(request(1, 4, 4, 2), "context_only", None),
+            "`num_return_sequences` is `2`",
+        ),
+        (
+            phase(request(1, 4, 4, 1), "generation_only", None),
+            "`context_phase_params` has `0` bytes",
+        ),
+        (
+            phase(request(1, 4, 4, 1), "generation_only", Some(&params)),
+            "`context_phase_params` has `5` bytes",
+        ),
+    ] {
+        let mut scheduler = Scheduler::new(options(0.0));
+        scheduler.enqueue(request, MS);
+        let mut rows = StepBatch::default();
+        scheduler.advance(MS, &mut rows);
+        let error = &rows.errors[0];
+        assert_eq!(error.code, Code::InvalidArgument);
+        assert!(error.text.contains(expected), "{}", error.text);
+    }
+}
