@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from inflight.executors.base import Executor
 
     from .core.adapters import Adapters
+    from .core.blocks import BlockPool
     from .core.branches import Proposer
     from .core.engine import Engine
     from .core.guides import Guides
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from .core.statistics import Memory
     from .model.config import ModelConfig
     from .parallel.team import Team
+    from .transfer.transceiver import Transceiver
 
 _LOG = logging.getLogger("inflight.reference")
 
@@ -88,10 +90,14 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
         raise OptionError(
             "option `lora_adapter_dir` does not work on several ranks", "leave it out, or run one rank"
         )
-    engine, built = _load_engine(model_dir, config, values, device, proposer, team, adapters)
+    seeing = _load_seeing(model_dir, config, values)
+    # A request continues only where its images become the same tokens.
+    weights = weights_identity(model_dir, str(values.dtype), *([] if seeing is None else [seeing.identity]))
+    engine, built, transceiver = _load_engine(
+        model_dir, config, values, device, proposer, team, adapters, weights
+    )
     sizes = built.sizes
     guides = _load_guides(model_dir, config.vocab_size)
-    seeing = _load_seeing(model_dir, config, values)
     info = ModelInfo(
         executor="reference",
         vocab_size=config.vocab_size,
@@ -105,17 +111,18 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
         max_beam_width=values.max_beam_width,
         tokens_per_block=values.tokens_per_block,
         capabilities=capabilities(
-            guides is not None, adapters is not None, values.enable_kv_cache_reuse, seeing is not None
+            guides is not None,
+            adapters is not None,
+            values.enable_kv_cache_reuse,
+            seeing is not None,
+            transceiver is not None,
         ),
         adapters=() if adapters is None else tuple(sorted(adapters.names.items())),
-        # A request continues only where its images become the same tokens.
-        weights=weights_identity(
-            model_dir, str(values.dtype), *([] if seeing is None else [seeing.identity])
-        ),
+        weights=weights,
     )
     memory = _memory([built, *([draft] if draft else [])], device)
     leader = None if team is None else team.leader
-    return ReferenceExecutor(engine, info, memory, guides, leader, adapters, seeing)
+    return ReferenceExecutor(engine, info, memory, guides, leader, adapters, seeing, transceiver)
 
 
 def _load_engine(
@@ -126,8 +133,9 @@ def _load_engine(
     proposer: Proposer | None = None,
     team: Team | None = None,
     adapters: Adapters | None = None,
-) -> tuple[Engine, Built]:
-    """A model with its runner, its cache and what schedules it."""
+    weights: str = "",
+) -> tuple[Engine, Built, Transceiver | None]:
+    """A model with its runner, its cache and what schedules it, and the way of blocks to other workers."""
     from .pytorch.device import is_faster_on_cpu
 
     backend = values.backend
@@ -156,16 +164,18 @@ def _load_engine(
     if values.max_draft_len and proposer is None:
         lookup = LookupConfig(values.max_draft_len, values.max_matching_ngram_size)
     policy = CapacitySchedulerPolicy(values.batch_scheduler_policy)
+    pool = BlockPool(
+        sizes.num_blocks,
+        block,
+        index,
+        window=sizes.window,
+        num_host_blocks=sizes.num_host_blocks,
+        offload_min_priority=values.secondary_offload_min_priority,
+    )
+    transceiver = _open_transceiver(values, pool, built, weights)
     engine = Engine(
         built.runner,
-        BlockPool(
-            sizes.num_blocks,
-            block,
-            index,
-            window=sizes.window,
-            num_host_blocks=sizes.num_host_blocks,
-            offload_min_priority=values.secondary_offload_min_priority,
-        ),
+        pool,
         Limits(
             values.max_batch_size,
             sizes.max_num_tokens,
@@ -185,12 +195,39 @@ def _load_engine(
             sizes.window,
             config.hidden_size,
             index is not None,
+            transceiver is not None,
         ),
         lookup,
         proposer,
         adapters,
+        None if transceiver is None else transceiver.handover,
     )
-    return engine, built
+    return engine, built, transceiver
+
+
+def _open_transceiver(values: Options, pool: BlockPool, built: Built, weights: str) -> Transceiver | None:
+    """What moves blocks to and from other workers, where that is asked for and can be."""
+    if values.cache_transceiver_backend is None:
+        return None
+    from .transfer.transceiver import open_transceiver
+
+    if built.blocks is None:
+        raise OptionError(
+            "option `cache_transceiver_backend` does not work over several ranks",
+            "run one rank; a gateway sends workers without it whole requests",
+        )
+    refused = {
+        "without `enable_kv_cache_reuse`": not values.enable_kv_cache_reuse,
+        "with `batch_scheduler_policy` `max_utilization`": values.batch_scheduler_policy == "max_utilization",
+        "with `kv_cache_host_memory_bytes`": built.sizes.num_host_blocks > 0,
+    }
+    for what, is_so in refused.items():
+        if is_so:
+            raise OptionError(
+                f"option `cache_transceiver_backend` does not work {what}",
+                "leave one of them out; a gateway sends workers without it whole requests",
+            )
+    return open_transceiver(values, pool, built.blocks, weights)
 
 
 def _load_draft_model(
@@ -213,7 +250,7 @@ def _load_draft_model(
             f" the model has one of `{target.vocab_size}`",
             "pass a model with the same tokenizer",
         )
-    engine, built = _load_engine(model_dir, config, draft_options(values, device), device)
+    engine, built, _ = _load_engine(model_dir, config, draft_options(values, device), device)
     return DraftModel(engine, built.sizes.max_seq_len, values.max_draft_len), built
 
 

@@ -36,12 +36,16 @@ ALWAYS = (
 )
 
 
-def capabilities(has_guides: bool, has_adapters: bool, reuses: bool, sees: bool = False) -> tuple[str, ...]:
-    """All that works with these parts, and where blocks of the KV cache are used again."""
+def capabilities(
+    has_guides: bool, has_adapters: bool, reuses: bool, sees: bool = False, hands_over: bool = False
+) -> tuple[str, ...]:
+    """All that works with these parts, where blocks of the KV cache are used again, and where they go to
+    other workers."""
     return (
         *ALWAYS,
         *((Capability.GUIDED_DECODING, Capability.STRUCTURAL_FORMATS) if has_guides else ()),
         *((Capability.LORA, Capability.ADAPTER_LOADING) if has_adapters else ()),
         *((Capability.CACHE_EVENTS,) if reuses else ()),
         *((Capability.IMAGES,) if sees else ()),
+        *((Capability.CONTEXT_PHASE,) if hands_over else ()),
     )

@@ -39,6 +39,7 @@ from .core.statistics import Memory, Statistics
 from .interpreter import settle, unsettle
 from .parallel.team import Leader, RanksLost
 from .preparation import Preparation, Prepared
+from .transfer.transceiver import Transceiver
 
 _T = TypeVar("_T")
 
@@ -61,14 +62,18 @@ class ReferenceExecutor:
         leader: Leader | None = None,
         adapters: Adapters | None = None,
         seeing: Seeing | None = None,
+        transceiver: Transceiver | None = None,
     ) -> None:
+        self._transceiver = transceiver
         self._seeing = seeing
         self._leader = leader
         self._guides = guides
         self._adapters = adapters
         self._engine = engine
         self._info = info
-        self._statistics = Statistics(engine.pool, engine.limits, memory, info.max_seq_len)
+        handover = engine.handover
+        transfers = None if handover is None else handover.transfers
+        self._statistics = Statistics(engine.pool, engine.limits, memory, info.max_seq_len, transfers)
         # `_work` guards what callers hand in, `_ready` what the engine hands out; never held together.
         self._work = threading.Condition()
         self._incoming: list[Request] = []
@@ -79,6 +84,8 @@ class ReferenceExecutor:
         self._arrivals: dict[int, float] = {}
         self._cancelled: list[int] = []
         self._stopping = False
+        #: Whether blocks have come from another worker, or one has taken some.
+        self._is_due = False
         self._ready = threading.Condition()
         self._rows: list[Row | TokenRows] = []
         self._failure: BaseException | None = None
@@ -86,6 +93,8 @@ class ReferenceExecutor:
         self._cache_report: tuple[CacheReport, ChangeLog] | None = None
         self._preparation = Preparation(self._prepare, self._hand_over, self._fail)
         settle()
+        if handover is not None:
+            handover.on_change(self._wake)
         self._thread = threading.Thread(target=self._run, name="reference-engine", daemon=True)
         self._thread.start()
         if leader is not None:
@@ -172,6 +181,8 @@ class ReferenceExecutor:
             self._stopping = True
             self._work.notify()
         self._preparation.stop()
+        if self._transceiver is not None:
+            self._transceiver.close()
         if self._leader is None:
             self._thread.join(_SHUTDOWN_TIMEOUT_S)
         elif self._failure is None:
@@ -306,9 +317,12 @@ class ReferenceExecutor:
                     or self._cancelled
                     or self._changes
                     or self._stopping
-                    or self._engine.has_work
-                )
+                    or self._is_due
+                    or self._engine.may_step
+                ),
+                self._engine.patience_s(),
             )
+            self._is_due = False
             incoming, self._incoming = self._incoming, []
             guides, self._guides_of_incoming = self._guides_of_incoming, {}
             loaded, self._loaded = self._loaded, {}
@@ -331,6 +345,12 @@ class ReferenceExecutor:
         self._report_cache()
         self._publish(iteration.output, iteration)
         return not stopping
+
+    def _wake(self) -> None:
+        """Something of a transfer is over."""
+        with self._work:
+            self._is_due = True
+            self._work.notify()
 
     def _has_incoming(self) -> bool:
         # Without the lock: what comes a moment later is seen the next time.

@@ -18,6 +18,7 @@ from inflight.executors.reference.model.array_types import Float32, Int
 from . import resume
 from .beams import BeamConfig
 from .blocks import blocks_for
+from .context_phase import CONTEXT_ONLY, REQUEST_TYPE
 from .extras import LOG_PROB_IDS, THINKING_BUDGET, THINKING_END_IDS, Extras, read_extras
 from .prompt_tuning import PromptTuning
 from .refusal import Refused, invalid
@@ -62,6 +63,8 @@ class Bounds:
     hidden_size: int = 0
     #: Whether requests share blocks: then the virtual tokens of different tables need different ids.
     reuses_blocks: bool = False
+    #: Whether prompts are computed for other workers, and come from them.
+    hands_over: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +129,10 @@ def admit(request: Request, bounds: Bounds, of_images: int = 0) -> Admitted:
     _check_ids("input_ids", request.input_token_ids, bounds.vocab_size + virtual)
     _check_supported(request)
     max_tokens = min(request.max_tokens, bounds.max_seq_len - prompt)
+    if extras.phase is not None:
+        _check_phase(request, extras.phase.kind, bounds)
+        if extras.phase.kind == CONTEXT_ONLY:
+            max_tokens = 1
     parameters = _parameters(request, bounds)
     resume.check(request, max_tokens, parameters.min_tokens, bounds.vocab_size)
     # The last token is never fed back, so that its keys and values need no slot.
@@ -166,6 +173,33 @@ def admit(request: Request, bounds: Bounds, of_images: int = 0) -> Admitted:
         )
     _check_together(request, parameters, extras, bounds)
     return Admitted(parameters, max_tokens, blocks, extras)
+
+
+def _check_phase(request: Request, kind: str, bounds: Bounds) -> None:
+    """Refuses what cannot go from one worker to another."""
+    if not bounds.hands_over:
+        raise Refused(
+            StatusCode.UNIMPLEMENTED,
+            f"{REQUEST_TYPE} is `{kind}` and this worker hands nothing over; start it with the option "
+            "`cache_transceiver_backend`",
+        )
+    sampling = request.sampling_config
+    for name, value in (
+        ("beam_width", sampling.beam_width),
+        ("num_return_sequences", sampling.num_return_sequences),
+    ):
+        if value > 1:
+            raise Refused(
+                StatusCode.UNIMPLEMENTED,
+                f"the reference executor does not implement `{name}` of `{value}` with the {REQUEST_TYPE} "
+                f"`{kind}`; send one sequence",
+            )
+    if kind == CONTEXT_ONLY and any(request.generated):
+        raise invalid(f"{REQUEST_TYPE} is `{kind}` of a request that has tokens already; send it whole")
+    if request.max_tokens < 1:
+        raise invalid(
+            f"{REQUEST_TYPE} is `{kind}` and max_tokens is `{request.max_tokens}`; ask for 1 or more"
+        )
 
 
 def _tell_apart(extras: Extras, prompt: int, bounds: Bounds) -> Extras:

@@ -15,6 +15,7 @@ from inflight.executors.base import Request
 from . import resume, reuse
 from .admission import Admitted
 from .beams import BeamSearch
+from .context_phase import CONTEXT_ONLY
 from .drafts import Drafts, LookupConfig
 from .images import ImagePrompt
 from .masks import Guide
@@ -58,6 +59,9 @@ def arrive(
     if output.return_context_logits:
         state.context_logits = np.zeros((len(prompt), vocab_size), dtype=np.float32)
     wants_record = output.return_log_probs or output.num_top_log_probs > 0 or output.return_generation_logits
+    phase = admitted.extras.phase
+    # The worker that continues reports the first token.
+    wants_record = wants_record or (phase is not None and phase.kind == CONTEXT_ONLY)
     external, beams = admitted.extras.drafts, admitted.parameters.beams
     # Virtual tokens cannot be guessed, and a draft model has no embeddings for them, nor for images.
     guesses = guesses and not state.is_embedded

@@ -194,6 +194,35 @@ class BlockPool:
             self._unuse(partial)
             self._copies.append((partial, table.blocks[found], match.partial_tokens))
 
+    def needed(self, tokens: int) -> list[int]:
+        """The places of the blocks that a sequence reads from that token on."""
+        places = range(blocks_for(tokens, self.tokens_per_block))
+        gone = range(0) if self.window is None else self.window.gone(tokens, self.tokens_per_block)
+        return [place for place in places if place not in gone]
+
+    def keep(self, table: BlockTable, tokens: int) -> BlockTable | None:
+        """A second table of the blocks that are `needed`, which stay until it is released too. Takes nothing
+        of what is available while the first is there. None: they are not all there."""
+        places = self.needed(tokens)
+        if not places or places[-1] >= len(table.blocks):
+            return None
+        kept = [table.blocks[place] for place in places]
+        if GONE in kept:
+            return None
+        for block in kept:
+            self._use(block)
+        return BlockTable(kept, stored=len(kept))
+
+    def reserve(self, table: BlockTable, tokens: int) -> None:
+        """Takes the blocks that are `needed` and that a table lacks: their content comes from elsewhere."""
+        missing = set(self.needed(tokens))
+        for place in range(len(table.blocks), blocks_for(tokens, self.tokens_per_block)):
+            if place in missing:
+                self.grow(table, (place + 1) * self.tokens_per_block)
+            else:
+                table.blocks.append(GONE)
+                table.trimmed = place + 1
+
     def trim(self, table: BlockTable, position: int) -> None:
         """Gives back the blocks that no query from ``position`` on sees."""
         if self.window is None:

@@ -20,6 +20,7 @@ from .admission import Bounds
 from .blocks import BlockPool
 from .branches import Branches, Proposer
 from .drafts import LookupConfig
+from .handover import Handover
 from .images import ImagePrompt
 from .intake import Intake
 from .iteration import Iteration
@@ -59,8 +60,13 @@ class Engine:
         lookup: LookupConfig | None = None,
         proposer: Proposer | None = None,
         adapters: Adapters | None = None,
+        handover: Handover | None = None,
     ) -> None:
         self._runner = runner
+        #: None: no blocks go to other workers or come from them.
+        self.handover = handover
+        #: Whether the last step could do nothing, and what it waits for happens elsewhere.
+        self._is_stalled = False
         self.pool = pool
         self.limits = limits
         #: None: requests with LoRA are refused.
@@ -68,7 +74,7 @@ class Engine:
         self._planner = Planner(pool, limits)
         guesses = lookup is not None or proposer is not None
         self._intake = Intake(bounds, lookup, adapters, guesses=guesses)
-        self._requests = Requests(self._planner, runner, adapters)
+        self._requests = Requests(self._planner, runner, adapters, handover)
         self._branches = Branches(self._requests, proposer)
         # Launched and not collected, oldest first; never more than the runner's depth.
         self._in_flight: deque[_InFlight] = deque()
@@ -94,6 +100,15 @@ class Engine:
     def has_work(self) -> bool:
         return bool(self._planner.waiting or self._planner.active or self._in_flight)
 
+    @property
+    def may_step(self) -> bool:
+        """Whether a step has something to do now."""
+        return self.has_work and not self._is_stalled
+
+    def patience_s(self) -> float | None:
+        """Seconds after which a step has something to do although nothing came; None: never."""
+        return None if self.handover is None else self.handover.holds.left_s()
+
     def add(
         self,
         requests: Iterable[Request],
@@ -109,7 +124,7 @@ class Engine:
         for request in requests:
             arrived_s = arrivals.get(request.client_id, iteration.now_s)
             try:
-                self._add(request, guides, arrived_s, loaded, images)
+                self._add(request, guides, arrived_s, loaded, images, iteration)
             except Refused as refusal:
                 error = refusal.code, refusal.text
                 iteration.output.append(Row(request.client_id, final=True, error=error))
@@ -133,6 +148,7 @@ class Engine:
         What nobody waits for is never ahead of what is collected, so that a client who comes waits for the
         rest of one iteration at most, and for less with a runner that gives it up.
         """
+        self._settle()
         branches, late = self._requests.waits_for_tokens()
         if branches:
             self._collect_all(iteration)
@@ -150,11 +166,17 @@ class Engine:
                 # It is planned again, with whatever came.
                 self._planner.undo(work, rows)
                 iteration.give_up()
+                self._begin_arrivals()
                 return
             if work.late:
                 self._collect_all(iteration)
                 self._unchosen = pending
             self._in_flight.append(_InFlight(work, rows, pending, launched_s))
+        self._begin_arrivals()
+        handover = self.handover
+        self._is_stalled = (
+            launched is None and not self._in_flight and handover is not None and handover.is_waiting
+        )
         if is_idle or (self._in_flight and launched is None) or len(self._in_flight) >= self._runner.depth:
             self._collect(iteration)
 
@@ -165,13 +187,43 @@ class Engine:
         arrived_s: float,
         loaded: Mapping[int, Loaded],
         images: Mapping[int, ImagePrompt | Refused],
+        iteration: Iteration,
     ) -> None:
         client_id = request.client_id
         if client_id in self._requests:
             raise Refused(StatusCode.INVALID_ARGUMENT, f"client id `{client_id}` is in use; choose another")
         guide, adapter = guides.get(client_id), loaded.get(client_id)
         waiting, own = self.num_waiting, images.get(client_id)
-        self._requests.add(self._intake.receive(request, guide, arrived_s, adapter, waiting, own))
+        given, phase = request, None
+        if self.handover is not None:
+            request, phase = self.handover.read(given)
+        state = self._intake.receive(request, guide, arrived_s, adapter, waiting, own)
+        if self.handover is None or phase is None:
+            self._requests.add(state)
+            return
+        try:
+            reason = self.handover.continues(state, given, phase)
+        except Refused:
+            self._requests.release(state)
+            raise
+        self._requests.add(state)
+        [sequence] = state.unfinished
+        if reason is not None:
+            self._requests.finish(sequence, reason, iteration)
+            return
+        if sequence.unsent and request.streaming and not sequence.tells_of_the_prompt:
+            iteration.output.append(sequence.tell(FinishReason.NOT_FINISHED))
+        self.handover.expect(state, phase)
+
+    def _settle(self) -> None:
+        """Takes what other workers sent, and gives back what none has fetched."""
+        if self.handover is not None:
+            for arrival in self.handover.settle():
+                self._planner.arrive(arrival)
+
+    def _begin_arrivals(self) -> None:
+        if self.handover is not None:
+            self.handover.begin(self._planner.take_expecting())
 
     def _choose_late(self) -> None:
         """Chooses the tokens of the latest work, if that is still to be done."""

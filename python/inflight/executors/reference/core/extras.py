@@ -19,6 +19,7 @@ from inflight.executors.images import IMAGES
 from inflight.executors.reference.model.array_types import Float32
 
 from .adapters import LoraRequest
+from .context_phase import CONTEXT_ONLY, CONTEXT_PHASE_PARAMS, GENERATION_ONLY, REQUEST_TYPE, WHOLE
 from .guides import GUIDE_TYPES, GuideRequest
 from .pooling import POOLINGS, Pooling
 from .prompt_tuning import PromptTuning
@@ -62,6 +63,15 @@ class ExternalDrafts:
 
 
 @dataclass(frozen=True, slots=True)
+class Phase:
+    """The part of a request that this worker computes."""
+
+    kind: str
+    #: What the other part left; empty for the first.
+    params: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
 class Extras:
     """The tensors' values, with every default filled in."""
 
@@ -81,6 +91,8 @@ class Extras:
     thinking: Thinking | None = None
     #: The files of its images, until they are prepared.
     images: NamedTensor | None = None
+    #: None: the whole request.
+    phase: Phase | None = None
 
 
 def read_extras(request: Request) -> Extras:
@@ -106,6 +118,19 @@ def _priority(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
     if not 0.0 <= value <= 1.0:
         raise invalid(f"priority is `{value:g}`; it must be between 0 and 1")
     return replace(extras, priority=value)
+
+
+def _phase(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
+    """``RequestType`` and ``ContextPhaseParams``."""
+    kind = text(tensors[REQUEST_TYPE]) if REQUEST_TYPE in tensors else WHOLE
+    params = tensors[CONTEXT_PHASE_PARAMS].data if CONTEXT_PHASE_PARAMS in tensors else b""
+    if kind not in (CONTEXT_ONLY, GENERATION_ONLY, WHOLE):
+        raise invalid(f"{REQUEST_TYPE} is `{kind}`; use one of {WHOLE}, {CONTEXT_ONLY}, {GENERATION_ONLY}")
+    if params and kind != GENERATION_ONLY:
+        raise invalid(f"{CONTEXT_PHASE_PARAMS} came with the {REQUEST_TYPE} `{kind}`; send one of them")
+    if not params and kind == GENERATION_ONLY:
+        raise invalid(f"{REQUEST_TYPE} is `{kind}` without {CONTEXT_PHASE_PARAMS}; send both")
+    return extras if kind == WHOLE else replace(extras, phase=Phase(kind, params))
 
 
 def _cache_salt(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
@@ -303,6 +328,7 @@ _Reader = Callable[[Extras, dict[str, NamedTensor]], Extras]
 #: Names that are read together, and what reads them.
 _READERS: Sequence[tuple[Sequence[str], _Reader]] = (
     (("priority",), _priority),
+    ((REQUEST_TYPE, CONTEXT_PHASE_PARAMS), _phase),
     ((CACHE_SALT,), _cache_salt),
     ((POOLING,), _pooling),
     ((LOG_PROB_IDS,), _log_prob_ids),

@@ -29,6 +29,9 @@ CUDA_DEFAULTS: Mapping[str, Any] = {"max_batch_size": 256, "max_num_tokens": 819
 
 _DEFAULT_NUM_TOKENS = 256
 
+#: Ways of blocks to other workers.
+TRANSCEIVERS = ("tcp",)
+
 #: TensorRT-LLM's modes of speculative decoding: those that are implemented, and the others.
 SPECULATION_MODES = ("ngram", "draft_target")
 REFUSED_SPECULATION_MODES = (
@@ -205,6 +208,35 @@ class Options:
     event_buffer_max_size: int = option(
         "int", "Stored and removed blocks that are kept until they are asked for", default=0, minimum=0
     )
+    cache_transceiver_backend: str | None = option(
+        "choice",
+        "How KV cache blocks of prompts go to other workers, for the request types `context_only` and"
+        " `generation_only`; by default not at all",
+        choices=TRANSCEIVERS,
+    )
+    cache_transceiver_address: str = option(
+        "text",
+        "HOST:PORT where other workers fetch blocks, as they reach it; port 0 picks a free one. By default"
+        " only workers of this machine do, which need no key",
+        default="127.0.0.1:0",
+    )
+    cache_transceiver_key_file: str | None = option(
+        "path",
+        "File with a secret that all workers share: at least 16 bytes. Needed for addresses of other"
+        " machines, since clients carry the addresses between workers",
+    )
+    kv_transfer_timeout_ms: int = option(
+        "int",
+        "Milliseconds that blocks wait for the worker that fetches them, and that either side waits for the"
+        " other. 1000: a gateway's way takes a few, and each block that waits is one that no prompt uses",
+        default=1000,
+        minimum=1,
+    )
+    max_tokens_in_buffer: int | None = option(
+        "int",
+        "Tokens whose blocks are in host memory on their way, in each direction; by default those of 64 MiB",
+        minimum=1,
+    )
 
 
 OPTIONS = declared(Options)
@@ -222,6 +254,8 @@ _OWN_OF_TARGET: Mapping[str, Any] = {
     "event_buffer_max_size": 0,
     "speculative_model": None,
     "max_draft_len": 0,
+    # A draft model computes a prompt in a moment.
+    "cache_transceiver_backend": None,
     # What it guesses changes no token.
     "batch_invariant": False,
 }

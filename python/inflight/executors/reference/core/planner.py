@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from . import lanes, reuse, scheduler
+from .arrivals import Arrival
 from .blocks import GONE, BlockPool, BlockTable, blocks_for
 from .lanes import NO_LANE_ROWS, LaneRows, Lanes
 from .pace import Pace
@@ -58,6 +59,9 @@ class Planner:
         self.pace = Pace(limits.max_prompt_s if limits.enable_chunked_context else 0.0)
         self._quiet_limits = replace(limits, idle_num_tokens=_QUIET_TOKENS)
         self._free_slots = list(range(limits.max_batch_size - 1, -1, -1))
+        #: Sequences in flight whose blocks come from another worker, and those of them that just got theirs.
+        self._arriving: dict[Arrival, SequenceState] = {}
+        self._expecting: list[SequenceState] = []
 
     def push(self, sequence: SequenceState) -> None:
         """Queues a new sequence."""
@@ -72,6 +76,26 @@ class Planner:
         self.waiting.remove(sequence)
         self._take_out(sequence)
         self._give_back(sequence)
+
+    def take_expecting(self) -> list[SequenceState]:
+        """Sequences that have the blocks since the last call that their prompts are to be fetched into."""
+        taken, self._expecting = self._expecting, []
+        return [one for one in taken if one.arrival is not None]
+
+    def arrive(self, arrival: Arrival) -> None:
+        """What came of a prompt's blocks is here: the rest is computed."""
+        sequence = self._arriving.pop(arrival)
+        sequence.arrival = None
+        if arrival.arrived == len(arrival.blocks):
+            sequence.context_done = len(sequence.prompt)
+        elif self.pool.window is None:
+            sequence.context_done = (arrival.first + arrival.arrived) * self.pool.tokens_per_block
+        elif sequence.table is not None:
+            # What is computed of them needs what left the window.
+            self.pool.release(sequence.table)
+            sequence.table = BlockTable()
+        done = sequence.owner.cache_tokens(sequence.context[: sequence.context_done])
+        self._store(sequence, done, sequence.hashes, ended=False)
 
     def plan(self, now_s: float) -> Plan:
         """What the scheduler makes of the sequences; nothing changes yet."""
@@ -198,7 +222,13 @@ class Planner:
     def _demand(self, one: SequenceState) -> scheduler.Active:
         """Of a sequence that is not in the lanes."""
         size = self.pool.tokens_per_block
-        demand = scheduler.Active(one.key, one.context_left, ending=one.ending, is_idle=one.owner.is_idle)
+        demand = scheduler.Active(
+            one.key,
+            one.context_left,
+            ending=one.ending,
+            is_idle=one.owner.is_idle,
+            arriving=one.arrival is not None,
+        )
         if one.beams is not None and not one.context_left:
             held = len({block for table in one.all_tables for block in table.blocks})
             demand.tokens_next = demand.blocks_next = one.beams.config.width
@@ -250,6 +280,10 @@ class Planner:
             blocks = min(blocks_for(len(one.context), size), one.owner.admitted.blocks)
             if self.pool.cost(one.match, one.owner.admitted.blocks) > self.pool.num_blocks:
                 one.match = one.match.whole()
+            fetches = self._fetches(one)
+            if fetches:
+                # A block that is to be copied would be written twice; and not all before a window is there.
+                one.match = one.match.whole() if self.pool.window is None else NO_MATCH
             looked_at[one.key] = one
             yield scheduler.Waiting(
                 one.key,
@@ -258,10 +292,16 @@ class Planner:
                 self.pool.cost(one.match, blocks),
                 deferred,
                 one.owner.is_idle,
+                fetches,
             )
             # The caller admits this one before it asks for the next, unless this one must wait.
             if not deferred:
                 computing.update(one.hashes)
+
+    def _fetches(self, one: SequenceState) -> bool:
+        """Whether a full block at least of its prompt is elsewhere and not here."""
+        size = self.pool.tokens_per_block
+        return one.arrival is not None and len(one.match.blocks) < len(one.prompt) // size
 
     def _computing(self, *, is_idle: bool) -> set[bytes]:
         """Blocks that sequences in flight are about to fill: idle ones, which may be given up, or others."""
@@ -297,6 +337,21 @@ class Planner:
                 sequence.cached_tokens = found if images is None else images.sent(found)
             sequence.paused = False
             self.active[sequence.key] = self._others[sequence.key] = sequence
+            if sequence.arrival is not None:
+                self._expect(sequence, sequence.arrival)
+
+    def _expect(self, sequence: SequenceState, arrival: Arrival) -> None:
+        """Has an admitted sequence wait for its blocks, unless enough of them were found."""
+        table, size = sequence.table, self.pool.tokens_per_block
+        if self._fetches(sequence) and table is not None:
+            self.pool.reserve(table, arrival.offer.tokens)
+            needed = self.pool.needed(arrival.offer.tokens)
+            arrival.first = sequence.context_done // size
+            arrival.blocks = [table.blocks[place] for place in needed[arrival.first :]]
+            self._arriving[arrival] = sequence
+            self._expecting.append(sequence)
+        else:
+            sequence.arrival = None
 
     def _take_out(self, sequence: SequenceState) -> None:
         """Of the sequences in flight, if it is there."""
@@ -333,7 +388,14 @@ class Planner:
                 parent = sequence.hashes[-1] if sequence.hashes else sequence.owner.cache_root
                 rest = tokens[len(sequence.hashes) * size :]
                 self._store(sequence, tokens, sequence.hashes + reuse.chain(parent, rest, size), ended=True)
-            self._release(sequence, sequence.table)
+            arrival = sequence.arrival
+            if arrival is None:
+                self._release(sequence, sequence.table)
+            else:
+                # Somebody may be writing to them.
+                del self._arriving[arrival]
+                arrival.abandon(sequence.table)
+                sequence.arrival = None
             sequence.table = None
         if sequence.sampler.guide is not None:
             sequence.sampler.guide.leave()

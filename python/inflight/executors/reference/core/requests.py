@@ -12,6 +12,8 @@ from inflight.executors.base import FinishReason, StatusCode
 
 from . import stop
 from .adapters import Adapters
+from .context_phase import CONTEXT_ONLY
+from .handover import Handover
 from .iteration import Iteration
 from .planner import Planner
 from .rows import Row
@@ -22,7 +24,14 @@ from .sequence import RequestState, SequenceState
 class Requests:
     """Those that the engine has taken, by client id."""
 
-    def __init__(self, planner: Planner, runner: Runner, adapters: Adapters | None) -> None:
+    def __init__(
+        self,
+        planner: Planner,
+        runner: Runner,
+        adapters: Adapters | None,
+        handover: Handover | None = None,
+    ) -> None:
+        self._handover = handover
         self._planner = planner
         self._runner = runner
         self._adapters = adapters
@@ -119,6 +128,14 @@ class Requests:
         owner.unfinished.remove(sequence)
         row = sequence.tell(reason)
         row.final = not owner.unfinished
+        phase = owner.admitted.extras.phase
+        if (
+            self._handover is not None
+            and phase is not None
+            and phase.kind == CONTEXT_ONLY
+            and reason != FinishReason.CANCELLED
+        ):
+            row.metrics = [*row.metrics, self._handover.leave(sequence, row, reason)]
         iteration.output.append(row)
         iteration.completed += 1
         self._remove(sequence)
@@ -148,5 +165,9 @@ class Requests:
     def _forget(self, owner: RequestState) -> None:
         """Forgets a request whose last row was reported."""
         del self._by_client_id[owner.request.client_id]
+        self.release(owner)
+
+    def release(self, owner: RequestState) -> None:
+        """Gives back what a request holds besides its sequences."""
         if owner.adapter is not None and self._adapters is not None:
             self._adapters.release(owner.adapter)

@@ -24,6 +24,7 @@ import numpy as np
 
 from inflight.executors.reference.model.array_types import Float32, Int, Int32
 
+from .block_store import BlockStore
 from .options import Sizes
 from .sampler import SamplerState
 from .sequence import SequenceState
@@ -203,3 +204,5 @@ class Built:
     sizes: Sizes
     #: Weights and cache.
     memory_bytes: int
+    #: Its cache as bytes; None where it is not in one place.
+    blocks: BlockStore | None = None

@@ -61,6 +61,8 @@ class Waiting:
     deferred: bool = False
     #: Nobody waits for its answer.
     is_idle: bool = False
+    #: Its context comes from another worker: it needs blocks now, and no part of an iteration.
+    fetches: bool = False
 
 
 @dataclass(slots=True)
@@ -84,6 +86,8 @@ class Active:
     ending: bool = False
     #: Nobody waits for its answer.
     is_idle: bool = False
+    #: Its context is on its way from another worker: it holds its place and its blocks.
+    arriving: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +105,7 @@ class Steady:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What the next iteration runs. Every admitted sequence is also in ``context``."""
+    """What the next iteration runs. Every admitted sequence is also in ``context``, unless it `fetches`."""
 
     admitted: tuple[int, ...] = ()
     #: (key, tokens of the context to process now), in order of admission.
@@ -144,6 +148,8 @@ def schedule(
     prompts = _Prompts(budget, limits.idle_num_tokens, limits.enable_chunked_context)
     idle: list[Active] = []
     for one in running:
+        if one.arriving:
+            continue
         if one.is_idle:
             idle.append(one)
         else:
@@ -152,9 +158,16 @@ def schedule(
     room = limits.max_batch_size - steady.count - len(running)
     # What was just paused must not be replaced by something else in the same breath.
     for candidate in waiting if not paused else ():
-        if not room or prompts.budget <= 0:
+        if not room or (prompts.budget <= 0 and not candidate.fetches):
             break
         if candidate.deferred:
+            continue
+        if candidate.fetches:
+            if candidate.most_blocks > free_blocks:
+                break
+            admitted.append(candidate.key)
+            room -= 1
+            free_blocks -= candidate.most_blocks
             continue
         if candidate.is_idle:
             # All others have had their turn.

@@ -13,6 +13,7 @@ from inflight.executors.reference.model.array_types import Float32, Int32
 from inflight.executors.reference.model.lora import Adapter
 
 from .admission import Admitted
+from .arrivals import Arrival
 from .beams import BeamSearch
 from .blocks import BlockTable
 from .cache_changes import Origin
@@ -112,6 +113,8 @@ class SequenceState:
     record: TokenRecord | None = None
     #: Kept where the request asks for them.
     metrics: SequenceMetrics | None = None
+    #: The blocks of its prompt, where another worker computed them and they are not here yet.
+    arrival: Arrival | None = None
 
     @property
     def prompt(self) -> Sequence[int]:

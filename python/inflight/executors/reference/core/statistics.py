@@ -15,6 +15,7 @@ from typing import Any
 
 from inflight.executors.base import IterationStats
 
+from .arrivals import Transfers
 from .blocks import BlockPool, CacheStats
 from .iteration import Iteration
 from .scheduler import Limits
@@ -51,7 +52,16 @@ class _Recorded:
 class Statistics:
     """The latest iterations. One thread records; `describe` may be called by another on what `take` gave."""
 
-    def __init__(self, pool: BlockPool, limits: Limits, memory: Memory, max_seq_len: int) -> None:
+    def __init__(
+        self,
+        pool: BlockPool,
+        limits: Limits,
+        memory: Memory,
+        max_seq_len: int,
+        transfers: Transfers | None = None,
+    ) -> None:
+        """``transfers`` are those from other workers, where there may be any."""
+        self._transfers = transfers
         self._pool, self._limits, self._memory = pool, limits, memory
         self._window = str(max_seq_len if pool.window is None else pool.window.tokens)
         self._recorded: deque[_Recorded] = deque(maxlen=MAX_ITERATIONS)
@@ -109,7 +119,10 @@ class Statistics:
 
     def _all(self, recorded: _Recorded) -> IterationStats:
         iteration, pool, limits = recorded.iteration, self._pool, self._limits
+        transfers = self._transfers
+        more = {} if transfers is None else {"disServingStats": _transferred(transfers)}
         return {
+            **more,
             # In local time, as Triton's TensorRT-LLM backend reads it.
             "timestamp": datetime.fromtimestamp(recorded.time_s).strftime("%m-%d-%Y %H:%M:%S.%f"),
             "iter": recorded.number,
@@ -187,3 +200,13 @@ class Statistics:
             "iterOnboardBlocks": after.onboarded_blocks - before.onboarded_blocks,
             "iterOffloadBlocks": after.offloaded_blocks - before.offloaded_blocks,
         }
+
+
+def _transferred(transfers: Transfers) -> dict[str, Any]:
+    """Since the start; TensorRT-LLM has ``kvCacheTransferMS`` of each request."""
+    return {
+        "kvCacheTransferMS": transfers.seconds * 1000.0,
+        "requestCount": transfers.count,
+        "numBlocks": transfers.blocks,
+        "fallbacks": dict(transfers.fallbacks),
+    }

@@ -15,6 +15,7 @@ from inflight.executors.reference.model.processor import load_processor
 from inflight.executors.reference.model.split import local_config
 from inflight.executors.reference.parallel.team import Team
 
+from .block_store import NumpyBlocks
 from .cache import PagedCache
 from .communicator import mpi_communicator
 from .model import load_model
@@ -64,4 +65,5 @@ def build(
         processor = load_processor(model_dir, config.vision)
         sight = NumpySight(model.tower, processor, options.image_cache_memory_bytes)
     runner = NumpyRunner(model, cache, leader=leader, sight=sight)
-    return Built(runner, sizes, model.memory_bytes + sizes.cache_bytes)
+    blocks = NumpyBlocks(cache) if team is None else None
+    return Built(runner, sizes, model.memory_bytes + sizes.cache_bytes, blocks)

@@ -1,0 +1,141 @@
+"""Blocks of a prompt on their way here from the worker that computed it.
+
+Owns one transfer's state between the engine's thread, which gives it blocks to write to and takes what has
+come, and the thread that receives. Blocks are never given back while somebody may write to them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from .blocks import BlockPool, BlockTable
+from .context_phase import Offer
+
+
+@dataclass(slots=True, eq=False)
+class Arrival:
+    """One prompt's blocks: which of them are asked for, and where they go."""
+
+    offer: Offer
+    client_id: int
+    #: The first that is not here, and where it and those after it go; set when the transfer begins.
+    first: int = 0
+    blocks: Sequence[int] = ()
+    #: What the writing comes after: `block_store.BlockStore.fence`.
+    after: Any = None
+    #: When it began, on the transfer's clock, and how long it took.
+    started_s: float = 0.0
+    seconds: float = 0.0
+    #: Blocks that have come, from the first on; whole once it is over.
+    arrived: int = 0
+    #: Why the others have not; None: all have.
+    problem: str | None = None
+    #: Of a sequence that has ended meanwhile: given back once nobody writes.
+    abandoned: BlockTable | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _cancelled: bool = False
+    _stop: Callable[[], None] | None = None
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self._cancelled
+
+    def on_cancel(self, stop: Callable[[], None] | None) -> None:
+        """Calls ``stop`` once nobody wants the blocks any more, at once where nobody does."""
+        with self._lock:
+            self._stop = stop
+            cancelled = self._cancelled
+        if cancelled and stop is not None:
+            stop()
+
+    def abandon(self, table: BlockTable) -> None:
+        """Nobody wants the blocks any more; ``table`` is given back once nobody writes to them."""
+        self.abandoned = table
+        self.cancel()
+
+    def cancel(self) -> None:
+        """Ends the transfer as soon as may be."""
+        with self._lock:
+            self._cancelled = True
+            stop = self._stop
+        if stop is not None:
+            stop()
+
+
+class Receiver(Protocol):
+    """Receives in separate threads."""
+
+    def fetch(self, arrival: Arrival) -> None:
+        """Begins; every arrival comes to `Arrivals.finish` once, within a bound of time."""
+
+
+@dataclass(slots=True)
+class Transfers:
+    """Counts since the start."""
+
+    #: Transfers that brought something, and their time all together.
+    count: int = 0
+    seconds: float = 0.0
+    blocks: int = 0
+    #: Prompts of which something was computed here instead, by reason.
+    fallbacks: Counter[str] = field(default_factory=Counter)
+
+
+class Arrivals:
+    """The transfers in progress of one engine."""
+
+    def __init__(self, pool: BlockPool, transfers: Transfers) -> None:
+        self._pool, self._transfers = pool, transfers
+        self._lock = threading.Lock()
+        self._finished: list[Arrival] = []
+        self._running = 0
+        self._wake: Callable[[], None] = _nobody
+
+    def __len__(self) -> int:
+        return self._running
+
+    def on_change(self, wake: Callable[[], None]) -> None:
+        """Calls ``wake`` when `take` has something."""
+        self._wake = wake
+
+    def begin(self, receiver: Receiver, arrival: Arrival) -> None:
+        """Starts a transfer whose blocks are known. The engine's thread."""
+        self._running += 1
+        receiver.fetch(arrival)
+
+    def finish(self, arrival: Arrival) -> None:
+        """Nobody writes for it any more. The receiver's thread."""
+        with self._lock:
+            self._finished.append(arrival)
+        self._wake()
+
+    def take(self) -> list[Arrival]:
+        """What is over since the last call and still wanted. The engine's thread."""
+        if not self._running:
+            return []
+        with self._lock:
+            finished, self._finished = self._finished, []
+        self._running -= len(finished)
+        for arrival in finished:
+            if arrival.abandoned is not None:
+                self._pool.release(arrival.abandoned)
+            else:
+                self._count(arrival)
+        return [arrival for arrival in finished if arrival.abandoned is None]
+
+    def _count(self, arrival: Arrival) -> None:
+        transfers = self._transfers
+        if arrival.arrived:
+            transfers.count += 1
+            transfers.seconds += arrival.seconds
+            transfers.blocks += arrival.arrived
+        if arrival.problem is not None:
+            transfers.fallbacks[arrival.problem] += 1
+
+
+def _nobody() -> None:
+    pass

@@ -1,0 +1,35 @@
+"""Host memory for blocks on their way: a few buffers, made when they are first needed, and lent to threads.
+
+Owns the bound on bytes in flight.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from inflight.executors.reference.core.block_store import BlockBuffer, BlockStore
+
+
+class Buffers:
+    """As many as there are threads that use them: nobody waits."""
+
+    def __init__(self, store: BlockStore, blocks: int) -> None:
+        self.blocks = blocks
+        self._store = store
+        self._lock = threading.Lock()
+        self._free: list[BlockBuffer] = []
+
+    @contextmanager
+    def one(self) -> Iterator[BlockBuffer]:
+        """A buffer for ``blocks`` blocks, for as long as the caller needs it."""
+        with self._lock:
+            buffer = self._free.pop() if self._free else None
+        if buffer is None:
+            buffer = self._store.buffer(self.blocks)
+        try:
+            yield buffer
+        finally:
+            with self._lock:
+                self._free.append(buffer)

@@ -1,0 +1,141 @@
+"""Both ends of transfers, from the options: the port, the key, the buffers, the threads.
+
+Owns what the options mean, and the sentences for what cannot be.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+
+from inflight.executors.reference.core.arrivals import Arrivals, Transfers
+from inflight.executors.reference.core.block_store import BlockStore
+from inflight.executors.reference.core.blocks import BlockPool
+from inflight.executors.reference.core.handover import Handover, Identity, is_loopback
+from inflight.executors.reference.core.holds import Holds
+from inflight.executors.reference.core.options import Options
+from inflight.executors.reference.errors import OptionError
+from inflight.model.files import open_regular
+
+from .buffers import Buffers
+from .receiving import Fetcher
+from .sending import Sender
+
+#: Prompts on their way at once, in each direction; others wait for one to be through.
+_TRANSFERS = 4
+
+#: Of one direction, where no option says.
+_BUFFER_BYTES = 64 << 20
+
+#: A transfer that moves may take so many times what a silent one may.
+_WHOLE = 10
+
+_KEY_BYTES = range(16, 4097)
+
+
+class Transceiver:
+    """The two ends of one worker."""
+
+    def __init__(self, sender: Sender, fetcher: Fetcher, handover: Handover) -> None:
+        self._sender, self._fetcher = sender, fetcher
+        self.handover = handover
+        handover.connect(fetcher, [sender.address])
+
+    def close(self) -> None:
+        """Ends both, without waiting."""
+        self._sender.close()
+        self._fetcher.close()
+
+
+def open_transceiver(options: Options, pool: BlockPool, store: BlockStore, weights: str) -> Transceiver:
+    """Listens, and gives the engine its hand-over. Errors: `OptionError`."""
+    key = _read_key(options.cache_transceiver_key_file)
+    listener = _listen(options)
+    host = listener.getsockname()[0]
+    if not key and not is_loopback(host):
+        listener.close()
+        raise OptionError(
+            f"option `cache_transceiver_address` is `{options.cache_transceiver_address}` without a key",
+            "pass `cache_transceiver_key_file`, or an address of this machine alone such as 127.0.0.1:0",
+        )
+    wait_s = options.kv_transfer_timeout_ms / 1e3
+    tokens = options.max_tokens_in_buffer
+    blocks = _BUFFER_BYTES // store.block_bytes if tokens is None else tokens // pool.tokens_per_block
+    blocks = max(1, blocks // _TRANSFERS)
+    holds = Holds(pool, wait_s, time.monotonic)
+    transfers = Transfers()
+    arrivals = Arrivals(pool, transfers)
+    handover = Handover(pool, store, holds, arrivals, transfers, Identity(weights, key))
+    sender = Sender(
+        listener,
+        holds,
+        store,
+        Buffers(store, blocks),
+        key,
+        wait_s,
+        _WHOLE * wait_s,
+        connections=_TRANSFERS,
+    )
+    fetcher = Fetcher(
+        arrivals.finish,
+        store,
+        Buffers(store, blocks),
+        key,
+        wait_s,
+        _WHOLE * wait_s,
+        transfers=_TRANSFERS,
+    )
+    return Transceiver(sender, fetcher, handover)
+
+
+def _listen(options: Options) -> socket.socket:
+    given = options.cache_transceiver_address
+    host, _, port = given.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdecimal() or int(port) > 65535:
+        raise OptionError(
+            f"option `cache_transceiver_address` must be HOST:PORT, got `{given}`",
+            "pass an address of this machine that other workers reach, such as 10.0.0.1:8003",
+        )
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(place)
+        except BaseException:
+            listener.close()
+            raise
+    except OSError as error:
+        raise OptionError(
+            f"option `cache_transceiver_address`: cannot listen at `{given}`: {error.strerror}",
+            "pass a free port of an address of this machine",
+        ) from error
+    if listener.getsockname()[0] in ("0.0.0.0", "::"):
+        listener.close()
+        raise OptionError(
+            f"option `cache_transceiver_address` is `{given}`, which no other worker can connect to",
+            "pass the address that other workers reach this machine by",
+        )
+    return listener
+
+
+def _read_key(path: str | None) -> bytes:
+    if path is None:
+        return b""
+    try:
+        with open_regular(Path(path)) as file:
+            key = file.read(_KEY_BYTES.stop).strip()
+    except OSError as error:
+        raise OptionError(
+            f"option `cache_transceiver_key_file`: `{path}` cannot be read: {error.strerror}",
+            "pass a readable file",
+        ) from error
+    if len(key) not in _KEY_BYTES:
+        raise OptionError(
+            f"option `cache_transceiver_key_file`: `{path}` has {len(key)} bytes, and a key has"
+            f" {_KEY_BYTES.start} to {_KEY_BYTES.stop - 1}",
+            "write a random text into it, such as that of `openssl rand -hex 32`",
+        )
+    return key

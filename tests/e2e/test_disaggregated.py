@@ -1,0 +1,97 @@
+"""Prefill and decode apart: two real workers of the reference executor, and a KServe client that asks one for
+the context and the other for the rest. The tokens are those of one worker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+from support.metrics import total
+from support.processes import InflightProcess, wait_until
+from support.servers import MODEL_ARGUMENTS, Start
+from support.triton import TritonStream, inputs, tensor, tokens
+
+#: Several blocks and a part of one.
+PROMPT = [40 + place % 200 for place in range(300)]
+#: Chunks of a prompt are the same on both, and so is every bit.
+OPTIONS = ("--tokens-per-block=16", "--executor-option", "batch_invariant=true")
+LENGTH = 40
+
+
+class Context(NamedTuple):
+    """What a context worker answered."""
+
+    token: int
+    params: Any
+
+
+def start_worker(start: Start, *options: str) -> InflightProcess:
+    return start("worker", *MODEL_ARGUMENTS, "--grpc-port=0", "--metrics-port=0", *OPTIONS, *options)
+
+
+def start_pair(start: Start, *options: str) -> tuple[InflightProcess, InflightProcess]:
+    transceiver = "--executor-option=cache_transceiver_backend=tcp"
+    first, second = (start_worker(start, transceiver, *options) for _ in range(2))
+    return first, second
+
+
+@contextmanager
+def streams(*workers: InflightProcess) -> Iterator[list[TritonStream]]:
+    """A stream to each worker that is ready."""
+    with ExitStack() as stack:
+        opened = []
+        for worker in workers:
+            stream = TritonStream(worker.address("grpc"))
+            stack.callback(stream.close, cancel=True)
+            worker.wait_until("it is ready", stream.client.is_server_ready)
+            opened.append(stream)
+        yield opened
+
+
+def ask_context(stream: TritonStream, **scalars: Any) -> Context:
+    stream.send("context", inputs(PROMPT, LENGTH, **scalars), parameters={"request_type": "context_only"})
+    [answer] = stream.until_final()
+    *_, token = tokens(answer)
+    return Context(token, answer.as_numpy("context_phase_params"))
+
+
+def generate(stream: TritonStream, params: Any = None, **scalars: Any) -> list[int]:
+    asked = inputs(PROMPT, LENGTH, streaming=True, **scalars)
+    parameters = {}
+    if params is not None:
+        asked.append(tensor("context_phase_params", params.reshape(1, -1), "UINT8"))
+        parameters = {"request_type": "generation_only"}
+    stream.send("generation", asked, parameters=parameters)
+    return [token for answer in stream.until_final() for token in tokens(answer)]
+
+
+def blocks_used(worker: InflightProcess) -> float:
+    return total(worker.address("metrics"), "nv_trt_llm_kv_cache_block_metrics", 'kv_cache_block_type="used"')
+
+
+@pytest.fixture(scope="module")
+def whole(start_for_session: Start) -> Iterator[TritonStream]:
+    """One worker for everything."""
+    with streams(start_worker(start_for_session)) as [stream]:
+        yield stream
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [{}, {"temperature": 0.9, "runtime_top_p": 0.95, "seed": 11}, {"repetition_penalty": 1.3}],
+    ids=["greedy", "seeded", "penalized"],
+)
+def test_two_workers_answer_as_one(start: Start, whole: TritonStream, sampling: dict[str, Any]) -> None:
+    workers = start_pair(start)
+    with streams(*workers) as [context, generation]:
+        told = ask_context(context, **sampling)
+        assert blocks_used(workers[0]) > 0
+        generated = generate(generation, told.params, **sampling)
+    assert generated == generate(whole, **sampling)
+    assert generated[0] == told.token
+    # They were fetched: nobody waits for the others of the second that they may be held.
+    wait_until("the blocks are free", lambda: blocks_used(workers[0]) == 0, 0.5)
