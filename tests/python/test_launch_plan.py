@@ -56,6 +56,35 @@ def test_every_key_reaches_its_owner() -> None:
     )
 
 
+def test_prompts_and_what_follows_them_have_workers_each() -> None:
+    own = ("cache_transceiver_backend", "other")
+    models = (
+        Model(name="tiny", phases="context", replicas=2),
+        Model(name="tiny", phases="generation", executor_options=(own,)),
+    )
+    made = plan(Topology(models=models))
+    assert names(made) == [
+        "worker-tiny-context-0",
+        "worker-tiny-context-1",
+        "worker-tiny-generation",
+        "gateway",
+    ]
+    assert [spec.place for spec in made.processes][:3] == [
+        "tiny/context/0",
+        "tiny/context/1",
+        "tiny/generation/0",
+    ]
+    options = [
+        [one for one in spec.arguments if one.startswith(("--phases", "--executor-option"))]
+        for spec in made.processes[1:3]
+    ]
+    transceiver = "--executor-option=cache_transceiver_backend="
+    assert options == [
+        [f"{transceiver}tcp", "--phases=context"],
+        [f"{transceiver}tcp", f"{transceiver}other", "--phases=generation"],
+    ]
+
+
 def test_what_is_restarted_listens_where_it_did() -> None:
     worker, gateway = plan(replace(serving(grpc_port=0), gateways=Gateways(port=0))).processes
     again = worker.resolve_again({"worker": "127.0.0.1:41234"})

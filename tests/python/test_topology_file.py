@@ -91,6 +91,22 @@ def test_every_section_is_read() -> None:
             "one slice for each replica",
         ),
         ("models: [{}, {}]", "`models[0]` and `models[1]` are both named `inflight-demo`", "replicas"),
+        (
+            "models: [{phases: context}]",
+            "`models[0].phases` is `context`, and no other entry of `models` has the rest of `inflight-demo`",
+            "`generation`",
+        ),
+        (
+            "models: [{phases: context}, {phases: context}]",
+            "`models[0]` and `models[1]` are both named `inflight-demo`",
+            "`phases`",
+        ),
+        ("models: [{phases: context}, {}]", "are both named `inflight-demo`", "`phases`"),
+        (
+            "models: [{phases: context}, {phases: generation, executor: simulated}]",
+            "`models[0].executor` is `reference` and `models[1].executor` is `simulated`, and both serve",
+            "the same `executor`",
+        ),
         ("models: [{path: /}]", "`models[0].path` is `/`, which names no model", "`models[0].name`"),
         ("models: [{executor: simulated, tp_size: 2}]", "have no effect with the executor", "leave them"),
         (

@@ -20,6 +20,7 @@ from reliability.report import Scenario
 SCENARIOS: dict[str, Scenario] = {
     "kills": kills.run,
     "survivals": survivals.run,
+    "survivals-apart": survivals.run_apart,
     "departures": departures.run,
     "reloads": reloads.run,
     "cuts": cuts.run,

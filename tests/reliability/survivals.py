@@ -1,16 +1,19 @@
 """Answers of six kinds are disturbed on every surface while they are generated: the connection to their
 worker is cut at random bytes, the worker is killed, or it is stopped.
 
+With workers that do all, and with prompts and what follows them apart.
+
 Promised, while one worker lives: the client reads the bytes and the usage of an undisturbed answer.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import signal
 import threading
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 from reliability.pauses import pauses, report_pauses
 from reliability.questions import Addresses, asks
@@ -63,8 +66,16 @@ class Load:
             asked = every[turn % len(every)]
             found = asked.ask(self._gateway)
             self._report.attempt("answers")
-            if found != self._expected[asked.name]:
-                self._report.breaks(f"{asked.name}: {difference(self._expected[asked.name], found)}")
+            expected, found = map(without_cached_tokens, (self._expected[asked.name], found))
+            if found != expected:
+                self._report.breaks(f"{asked.name}: {difference(expected, found)}")
+
+
+def without_cached_tokens(answer: bytes) -> bytes:
+    """An answer without what a cache happened to have."""
+    answer = re.sub(rb'"(cached_tokens|cache_read_input_tokens)":\d+', rb'"\1":0', answer)
+    # Anthropic's count is of the others.
+    return re.sub(rb'"input_tokens":\d+,"cache_creation', b'"input_tokens":0,"cache_creation', answer)
 
 
 def difference(expected: bytes, found: bytes) -> str:
@@ -75,8 +86,14 @@ def difference(expected: bytes, found: bytes) -> str:
     return f"at byte {place} of {len(expected)}: {expected[part]!r} became {found[part]!r}"
 
 
-def worker(start: Start, port: str = "0") -> InflightProcess:
+def worker(start: Start, phases: str = "both", port: str = "0") -> InflightProcess:
     """A worker of the embedded model, which computes."""
+    apart = (
+        # Otherwise usage says what the cache happened to have.
+        ("--executor-option=enable_kv_cache_reuse=false",)
+        if phases == "both"
+        else ("--executor-option=cache_transceiver_backend=tcp",)
+    )
     return start(
         "worker",
         f"--served-model-name={MODEL_NAME}",
@@ -84,13 +101,13 @@ def worker(start: Start, port: str = "0") -> InflightProcess:
         f"--grpc-port={port}",
         "--metrics-port=0",
         "--http-port=0",
-        # Otherwise usage says what the cache happened to have.
-        "--executor-option=enable_kv_cache_reuse=false",
         # Two workers' load at one of them is slow, and no reason to refuse anybody.
         "--max-queue-wait-s=60",
         "--executor-option=max_queue_size=1024",
         "--executor-option=batch_invariant=true",
         "--executor-option=backend=numpy",
+        f"--phases={phases}",
+        *apart,
     )
 
 
@@ -99,49 +116,79 @@ def resumes(address: str) -> int:
     return int(total(address, "inflight_gateway_resumes_total"))
 
 
+def hand_overs(address: str) -> int:
+    """How often a worker continued after the context of another."""
+    return int(total(address, "inflight_gateway_hand_over_seconds_count"))
+
+
 def run(scale: Scale, report: Report) -> None:
     """Cuts, kills and stops in turn, until enough answers were disturbed."""
+    disturb_all(("both", "both"), scale.rounds(60, 10_000), scale, report)
+
+
+def run_apart(scale: Scale, report: Report) -> None:
+    """The same where prompts and what follows them are computed by different workers."""
+    disturb_all(("context", "generation") * 2, scale.rounds(15, 10_000), scale, report)
+
+
+def disturb_all(phases: tuple[str, ...], wanted: int, scale: Scale, report: Report) -> None:
+    """Disturbs workers of these phases, until so many answers were."""
     rng = random.Random(scale.seed)
-    wanted = scale.rounds(60, 10_000)
+    is_apart = "context" in phases
+    split = ("--disaggregate=always",) if is_apart else ()
     with starter() as start:
-        workers = [worker(start) for _ in range(2)]
-        gateway = start("gateway", *PORTS, f"--worker={workers[0].address('grpc')}")
+        # One that does all says what the others should.
+        whole = worker(start)
+        gateway = start("gateway", *PORTS, f"--worker={whole.address('grpc')}")
         undisturbed = Addresses(wait_ready(gateway), gateway.address("grpc"))
         expected = {asked.name: asked.ask(undisturbed) for asked in asks()}
         for name, found in expected.items():
             report.expect("an undisturbed answer", not found.startswith(b"("), (name, found[:300]))
+        gateway.stop()
+        whole.stop()
+        workers = [worker(start, one) for one in phases]
         proxies = [
             CuttingProxy(one.address("grpc"), rng.randrange(1 << 30), MOST_SENT, MOST_RECEIVED)
             for one in workers
         ]
-        with proxies[0], proxies[1]:
+        with ExitStack() as stack:
             for proxy in proxies:
-                proxy.is_cutting = False
+                stack.enter_context(proxy).is_cutting = False
             options = [f"--worker={proxy.address}" for proxy in proxies]
-            gateway = start("gateway", *PORTS, "--worker-silence-s=1", *options)
+            gateway = start("gateway", *PORTS, "--worker-silence-s=1", *split, *options)
             made = Site(gateway, workers, wait_ready(gateway))
             begun = time.monotonic()
             addresses = Addresses(made.address, gateway.address("grpc"))
             with Load(addresses, expected, report, scale.of(8, 32)):
                 turn = 0
                 while resumes(made.address) < wanted and not report.broken:
-                    gateway.wait_until("both workers are up", lambda: made.workers_up() == 2)
+                    gateway.wait_until("all workers are up", lambda: made.workers_up() == len(phases))
                     time.sleep(rng.uniform(*BETWEEN_S))
-                    disturb(turn, made, proxies, start, report)
+                    disturb(turn, phases, made, proxies, start, report)
                     turn += 1
+            if is_apart:
+                report.attempt("hand-overs", hand_overs(made.address))
             measure(made, report, time.monotonic() - begun)
             expect_all_free(report, made)
 
 
-def disturb(turn: int, made: Site, proxies: list[CuttingProxy], start: Start, report: Report) -> None:
-    """Kills or stops one worker, or cuts its connection; the other one lives."""
-    place, kind = turn % 2, turn // 2 % OF
+def disturb(
+    turn: int,
+    phases: tuple[str, ...],
+    made: Site,
+    proxies: list[CuttingProxy],
+    start: Start,
+    report: Report,
+) -> None:
+    """Kills or stops one worker, or cuts its connection; the others live."""
+    place, kind = turn % len(phases), turn // 2 % OF
     one = made.workers[place]
     if kind == KILLED:
         report.attempt("SIGKILL to a worker")
         one.send(signal.SIGKILL)
         one.wait()
-        made.workers[place] = worker(start, one.address("grpc").rpartition(":")[2])
+        port = one.address("grpc").rpartition(":")[2]
+        made.workers[place] = worker(start, phases[place], port)
     elif kind == STOPPED:
         report.attempt("SIGSTOP to a worker")
         one.send(signal.SIGSTOP)

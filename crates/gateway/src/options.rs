@@ -11,6 +11,7 @@ use inflight_traces::DEFAULT_RATIO;
 use inflight_upstream::address_file::{AddressFile, worker_address};
 use inflight_upstream::model::for_model::ForModel;
 use inflight_upstream::model::formats::FormatChoice;
+use inflight_upstream::phases::Disaggregate;
 
 use crate::api_key::{ApiKey, KeyFile};
 use crate::images::{HostRule, Network};
@@ -307,6 +308,11 @@ pub struct GatewayOptions {
     /// waited for them once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_resumed_tokens: Option<u64>,
+
+    /// Requests whose prompt a worker for contexts computes and whose answer another one generates, where there are such
+    /// workers: auto, those of which that is expected to cost less; always; never
+    #[arg(long, value_name = "WHICH", default_value_t)]
+    pub disaggregate: Disaggregate,
 
     /// Seconds to a request's first token, after which it gets 504 and its work is cancelled. No limit by
     /// default: prompts and queues differ too much

@@ -9,6 +9,7 @@ use inflight_traces::Tracer;
 use inflight_upstream::delivery::ResumeLimits;
 use inflight_upstream::forward::Forward;
 use inflight_upstream::model::formats::Formats;
+use inflight_upstream::phases::Disaggregate;
 use inflight_upstream::table::Table;
 use tokio::time::Instant;
 
@@ -54,6 +55,7 @@ pub(crate) struct AppState {
     pub first_token_timeout: Option<Duration>,
     /// How far an answer that has begun may continue elsewhere.
     pub resume_limits: ResumeLimits,
+    pub disaggregate: Disaggregate,
     pub access: Access,
     /// `None`: no traces are exported.
     pub tracer: Option<Tracer>,
@@ -133,6 +135,7 @@ impl AppState {
             request_timeout: options.request_timeout_s.map(Duration::from_secs),
             first_token_timeout: options.first_token_timeout_s.map(Duration::from_secs),
             resume_limits,
+            disaggregate: options.disaggregate,
             access: Access::new(options),
             tracer,
             draining: AtomicBool::new(false),

@@ -6,27 +6,46 @@ use crate::expectation::Seconds;
 
 /// What the newest hand-over counts for.
 const NEWEST: f64 = 0.1;
+/// Tokens of a request whose hand-over says all of what a token takes, and nothing of what each request does.
+const LONG: f64 = 4096.0;
 
-/// How long requests take from one server to the other.
+/// How long requests take from one server to the other: each a while, and its tokens more.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HandOvers {
-    /// Of those so far; 0 before the first one: it has to be tried to be known.
-    seconds_per_token: f64,
+    each: Learned,
+    token: Learned,
+}
+
+/// An average of which new samples count more.
+#[derive(Clone, Copy, Debug, Default)]
+struct Learned {
+    value: Seconds,
+    samples: f64,
+}
+
+impl Learned {
+    fn learn(&mut self, sample: Seconds, weight: f64) {
+        self.samples += weight;
+        if self.samples > 0.0 {
+            let rate = (1.0 / self.samples).clamp(NEWEST, 1.0);
+            self.value += (sample.max(0.0) - self.value) * weight * rate;
+        }
+    }
 }
 
 impl HandOvers {
     /// Learns that a request of so many tokens took so long.
     pub fn learn(&mut self, tokens: u32, took: Seconds) {
-        let sample = took / f64::from(tokens.max(1));
-        match self.seconds_per_token {
-            0.0 => self.seconds_per_token = sample,
-            before => self.seconds_per_token += (sample - before) * NEWEST,
-        }
+        let tokens = f64::from(tokens.max(1));
+        let share = (tokens / LONG).min(1.0);
+        let (each, token) = (self.each.value, self.token.value);
+        self.token.learn((took - each) / tokens, share);
+        self.each.learn(took - token * tokens, 1.0 - share);
     }
 
-    /// How long a request of so many tokens will probably take.
+    /// How long a request of so many tokens will probably take; 0 before the first: it has to be tried to be known.
     pub fn expected(&self, tokens: u32) -> Seconds {
-        self.seconds_per_token * f64::from(tokens)
+        self.each.value + self.token.value * f64::from(tokens)
     }
 }
 
@@ -78,11 +97,21 @@ mod tests {
     fn the_way_is_learned() {
         let mut hand_overs = HandOvers::default();
         assert_eq!(hand_overs.expected(1000), 0.0);
-        hand_overs.learn(1000, 0.01);
-        assert!((hand_overs.expected(2000) - 0.02).abs() < 1e-9);
-        for _ in 0..50 {
-            hand_overs.learn(100, 0.01);
+        // 5 ms each, and a second for a million tokens.
+        for place in 0..200 {
+            let tokens = [14, 32_000, 200, 9_000][place % 4];
+            hand_overs.learn(tokens, 0.005 + f64::from(tokens) * 1e-6);
         }
-        assert!((hand_overs.expected(100) - 0.01).abs() < 1e-4);
+        for (tokens, expected) in [(14, 0.005), (4_000, 0.009), (32_000, 0.037)] {
+            let found = hand_overs.expected(tokens);
+            assert!((found / expected - 1.0).abs() < 0.1, "{tokens}: {found}");
+        }
+    }
+
+    #[test]
+    fn a_short_request_says_little_of_a_long_one() {
+        let mut hand_overs = HandOvers::default();
+        hand_overs.learn(14, 0.007);
+        assert!(hand_overs.expected(32_000) < 0.5);
     }
 }

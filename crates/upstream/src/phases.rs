@@ -1,11 +1,50 @@
 //! Which phases of a request a server runs. Prefill and decode can be apart: a server for contexts computes the prompt and
 //! the first token, and another one continues from its KV cache.
 
+use std::fmt;
+use std::str::FromStr;
+
 use bytes::Bytes;
 use inflight_kserve::assets;
 
 use crate::model::capability::{Capability, lacks};
 use crate::model::served::ServedModel;
+
+/// Which requests are computed by two servers, where there are servers for contexts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Disaggregate {
+    /// Those of which that is expected to cost less.
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+impl Disaggregate {
+    const ALL: [(Self, &str); 3] = [
+        (Self::Auto, "auto"),
+        (Self::Always, "always"),
+        (Self::Never, "never"),
+    ];
+}
+
+impl fmt::Display for Disaggregate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut all = Self::ALL.into_iter();
+        let name = all.find_map(|(one, name)| (one == *self).then_some(name));
+        f.write_str(name.unwrap_or_default())
+    }
+}
+
+impl FromStr for Disaggregate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut all = Self::ALL.into_iter();
+        let found = all.find_map(|(one, name)| (name == text).then_some(one));
+        found.ok_or_else(|| "expected `auto`, `always` or `never`".to_owned())
+    }
+}
 
 /// What a server is to do of a request.
 #[derive(Clone, Copy, Debug, Default)]

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 pub use self::peers::{Asks, NoPeer, Picked};
 use self::placing::{place, splits};
 use super::connection::Connection;
-use super::phases::{Phases, is_for_contexts};
+use super::phases::{Disaggregate, Phases, is_for_contexts};
 use super::placement::{Ask, Placed, Placement};
 use super::prompt_request::PromptRequest;
 use super::slot::{PastModel, WorkerSlot};
@@ -121,11 +121,12 @@ impl ModelEntry {
     /// Whether a worker for contexts should compute these prompts and another one continue, rather than one do all of it.
     pub fn splits(
         &self,
+        which: Disaggregate,
         suits: Suits<'_>,
         tried: &[Arc<str>],
         prompts: &[PromptRequest<'_>],
     ) -> bool {
-        if !self.has_contexts {
+        if !self.has_contexts || which == Disaggregate::Never {
             return false;
         }
         let workers = self.workers.iter();
@@ -138,7 +139,8 @@ impl ModelEntry {
         };
         takes(Phases::Context, &contexts)
             && takes(Phases::Generation(&Bytes::new()), &others)
-            && splits(&contexts, &others, |size| Ask::new(prompts, size))
+            && (which == Disaggregate::Always
+                || splits(&contexts, &others, |size| Ask::new(prompts, size)))
     }
 
     /// Also returns its last turn.

@@ -164,6 +164,8 @@ def worker_names(topology: Topology) -> list[str]:
     names: list[str] = []
     for model in topology.models:
         label = re.sub(r"[^a-z0-9]+", "-", model.served_name.lower()).strip("-")[:30].strip("-")
+        if model.phases != "both":
+            label = f"{label or 'model'}-{model.phases}"
         name = wanted = f"worker-{label or 'model'}"
         number = 2
         while name in names:
@@ -187,8 +189,9 @@ def worker_arguments(one: Placed, topology: Topology, *, host: str = "127.0.0.1"
         f"--executor={model.executor}",
         *(
             f"--executor-option={name}={value}"
-            for name, value in (*_parallel(model), *model.executor_options)
+            for name, value in (*_parallel(model), *_transceiver(model), *model.executor_options)
         ),
+        *([] if model.phases == "both" else [f"--phases={model.phases}"]),
         f"--device={model.device}",
         f"--host={host}",
         f"--grpc-port={one.grpc_port}",
@@ -341,7 +344,13 @@ def _worker(one: Placed, topology: Topology, *, as_root: bool) -> ProcessSpec:
     return ProcessSpec(
         name=one.name,
         arguments=arguments,
-        place=f"{one.model.served_name}/{one.replica}",
+        place="/".join(
+            (
+                one.model.served_name,
+                *([] if one.model.phases == "both" else [one.model.phases]),
+                str(one.replica),
+            )
+        ),
         asked=tuple(argument for argument in arguments if not is_open.get(argument.partition("=")[0])),
         environment=environment,
         stop_grace_s=worker_grace_s(topology),
@@ -381,6 +390,12 @@ def _parallel(model: Model) -> Iterator[tuple[str, str]]:
             yield "tensor_parallel_size", str(model.tp_size)
         if model.pp_size > 1:
             yield "pipeline_parallel_size", str(model.pp_size)
+
+
+def _transceiver(model: Model) -> Iterator[tuple[str, str]]:
+    # What the entry's own options say, which come later, counts.
+    if model.phases != "both" and model.executor == "reference":
+        yield "cache_transceiver_backend", "tcp"
 
 
 def _drain(option: str, seconds: float | None) -> list[str]:

@@ -102,6 +102,13 @@ class Model:
         default="leader",
         choices=("leader", "orchestrator", "pytorch"),
     )
+    phases: str = option(
+        "choice",
+        "`context`: its workers compute prompts, and those of a second entry of the same name, with"
+        " `generation`, what follows. `both`: each does all",
+        default="both",
+        choices=("both", "context", "generation"),
+    )
     replicas: int = option("int", "Workers that serve this model", default=1, minimum=1)
     nodes: int = option("int", "Machines that one replica spans", default=1, minimum=1)
     gpus: tuple[tuple[str, ...], ...] | None = option(
@@ -295,16 +302,41 @@ def check(topology: Topology) -> None:
     _check_words(topology)
     if not topology.models:
         raise UserMistake("the topology has no `models`", "add one; `- {}` serves the embedded model")
-    names: dict[str, int] = {}
+    names: dict[str, list[int]] = {}
     for index, model in enumerate(topology.models):
         _check_model(model, topology, index)
-        if model.served_name in names:
-            raise UserMistake(
-                f"`models[{names[model.served_name]}]` and `models[{index}]` are both named"
-                f" `{model.served_name}`",
-                "name one differently, or set `replicas` for several workers of one model",
-            )
-        names[model.served_name] = index
+        names.setdefault(model.served_name, []).append(index)
+    for name, places in names.items():
+        _check_name(name, places, topology)
+
+
+def _check_name(name: str, places: list[int], topology: Topology) -> None:
+    """Entries of one name are the workers for its prompts and those for what follows."""
+    phases = [topology.models[place].phases for place in places]
+    if sorted(phases) == ["context", "generation"]:
+        first, second = (topology.models[place] for place in places)
+        for key in ("path", "executor"):
+            one, other = getattr(first, key), getattr(second, key)
+            if one != other:
+                raise UserMistake(
+                    f"`models[{places[0]}].{key}` is `{one}` and `models[{places[1]}].{key}` is `{other}`,"
+                    f" and both serve `{name}`",
+                    f"give both the same `{key}`",
+                )
+        return
+    if len(places) > 1:
+        raise UserMistake(
+            f"`models[{places[0]}]` and `models[{places[1]}]` are both named `{name}`",
+            "name one differently, set `replicas` for several workers of one model, or `phases` to `context`"
+            " for one and `generation` for the other",
+        )
+    if phases != ["both"]:
+        raise UserMistake(
+            f"`{topology.key(f'models[{places[0]}].phases')}` is `{phases[0]}`, and no other entry of"
+            f" `models` has the rest of `{name}`",
+            "add one of the same name with `phases` set to"
+            f" `{'generation' if phases[0] == 'context' else 'context'}`",
+        )
 
 
 #: Keys of `deploy` that are written into a unit or a batch script where nothing can be quoted.

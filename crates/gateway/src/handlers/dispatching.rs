@@ -72,7 +72,7 @@ pub(super) fn dispatch_prompts(
     let dispatched = 'sent: {
         if progress.is_none()
             && prepared.may_split()
-            && entry.splits(suits, tried.addresses(), &prompts)
+            && entry.splits(state.disaggregate, suits, tried.addresses(), &prompts)
         {
             let phases = Phases::Context;
             prompts.iter_mut().for_each(|prompt| prompt.phases = phases);

@@ -298,7 +298,14 @@ fn workers_for_contexts_get_whole_requests_where_no_other_can() {
     };
     let is_split = |tried: &[&str]| {
         let tried: Vec<Arc<str>> = tried.iter().map(|one| Arc::from(*one)).collect();
-        entry.splits(suits("h"), &tried, &[])
+        let always = entry.splits(Disaggregate::Always, suits("h"), &tried, &[]);
+        assert!(!entry.splits(Disaggregate::Never, suits("h"), &tried, &[]));
+        // Nothing is known of them.
+        assert_eq!(
+            entry.splits(Disaggregate::Auto, suits("h"), &tried, &[]),
+            always
+        );
+        always
     };
     for _ in 0..3 {
         assert_eq!(pick(Phases::Both, &[]).unwrap(), "c:1");
