@@ -65,6 +65,39 @@ def test_the_clients_stream_helper_builds_the_same_response(client: openai.OpenA
         type(raw).model_validate(raw.to_dict(), strict=True)
 
 
+def test_an_answer_in_the_background_is_polled_followed_and_stopped(
+    client: openai.OpenAI, server: Server
+) -> None:
+    arguments: dict[str, Any] = {
+        "model": server.model,
+        "input": QUESTION,
+        "temperature": 0,
+        "background": True,
+    }
+    expected = client.responses.create(model=server.model, input=QUESTION, temperature=0).output_text
+    response = client.responses.create(**arguments)
+    Response.model_validate(response.to_dict(), strict=True)
+    while response.status in {"queued", "in_progress"}:
+        response = client.responses.retrieve(response.id)
+    assert (response.status, response.output_text) == ("completed", expected)
+
+    with client.responses.create(**arguments, stream=True) as stream:
+        first = next(iter(stream))
+    assert first.type == "response.created"
+    events = list(client.responses.retrieve(first.response.id, stream=True, starting_after=0))
+    assert [event.sequence_number for event in events] == list(range(1, len(events) + 1))
+    assert events[-1].type == "response.completed"
+    assert events[-1].response.output_text == expected
+
+    endless = {"ignore_eos": True}
+    long = client.responses.create(**arguments, max_output_tokens=5000, extra_body=endless)
+    assert client.responses.cancel(long.id).status == "cancelled"
+    assert client.responses.retrieve(long.id).status == "cancelled"
+    client.responses.delete(long.id)
+    with pytest.raises(openai.NotFoundError):
+        client.responses.retrieve(long.id)
+
+
 def test_a_parsed_answer_follows_its_schema(client: openai.OpenAI, server: Server) -> None:
     pytest.importorskip("llguidance", reason="pip install 'inflight-llm[guided]'")
 

@@ -3,6 +3,7 @@
 
 pub(crate) mod adapters;
 mod answer;
+mod background;
 pub(crate) mod batches;
 pub(crate) mod chat;
 pub(crate) mod completions;

@@ -1,6 +1,8 @@
 //! The responses that clients may come back to: in memory, in this gateway alone. Owns the bounds on their
 //! number, memory and age, and that each belongs to the API key that asked for it. Knows nothing of requests and
-//! streams.
+//! how they are answered.
+
+mod running;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -8,10 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use inflight_openai::responses::{Item, ResponseId};
+use inflight_openai::ApiError;
+use inflight_openai::responses::{Head, Item, ResponseId, Unanswered};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
+pub(crate) use self::running::{Events, Next, Running};
 use crate::client::Owner;
 
 /// No conversation may take more than this part of the memory, so that one cannot displace all others.
@@ -101,6 +105,9 @@ pub(crate) struct Kept {
     /// The response object, in JSON.
     pub(crate) body: Bytes,
     pub(crate) conversation: Conversation,
+    pub(crate) is_background: bool,
+    /// Of one in the background that is also a stream.
+    pub(crate) events: Option<Arc<Events>>,
 }
 
 #[derive(Debug)]
@@ -145,6 +152,8 @@ impl Entries {
 pub(crate) struct ResponseStore {
     bounds: Bounds,
     entries: Mutex<Entries>,
+    /// In the background. As many as requests are admitted.
+    running: Mutex<HashMap<ResponseId, Arc<Running>>>,
     bytes: Arc<AtomicUsize>,
 }
 
@@ -153,6 +162,7 @@ impl ResponseStore {
         Arc::new(Self {
             bounds,
             entries: Mutex::default(),
+            running: Mutex::default(),
             bytes: Arc::default(),
         })
     }
@@ -179,6 +189,43 @@ impl ResponseStore {
         removed.is_some()
     }
 
+    /// Begins a response in the background.
+    pub(crate) fn begin(&self, keeping: Keeping, head: Head, is_streamed: bool) -> Arc<Running> {
+        let (id, owner) = (keeping.id, keeping.owner.clone());
+        let most = self.bounds.bytes / LARGEST_SHARE;
+        let events = is_streamed.then(|| Events::new(most, self.bounds.bytes, &self.bytes));
+        let object = head.unanswered(Unanswered::Queued);
+        let background = Some(Background {
+            head,
+            events: events.clone(),
+        });
+        let keeper = Keeper::new(Keeping {
+            background,
+            ..keeping
+        });
+        let running = Arc::new(Running::new(owner, object, events, keeper));
+        self.running.lock().insert(id, Arc::clone(&running));
+        running
+    }
+
+    /// The response of this id that runs in the background, if `owner` may see it.
+    pub(crate) fn running(&self, id: ResponseId, owner: &Owner) -> Option<Arc<Running>> {
+        let running = self.running.lock();
+        let running = running.get(&id)?;
+        (running.owner == *owner).then(|| Arc::clone(running))
+    }
+
+    /// One in the background has ended.
+    fn end(&self, id: ResponseId) {
+        let Some(running) = self.running.lock().remove(&id) else {
+            return;
+        };
+        if let Some(events) = &running.events {
+            events.end();
+        }
+        running.ended.cancel();
+    }
+
     fn drop_old(&self, entries: &mut Entries) {
         while let Some((_, oldest)) = entries.list.first_key_value()
             && oldest.since.elapsed() >= self.bounds.age
@@ -187,16 +234,35 @@ impl ResponseStore {
         }
     }
 
-    fn keep(&self, mut keeping: Keeping, body: Bytes, mut output: Vec<Item>) {
-        let Keeping { id, owner, .. } = keeping;
-        let mut conversation = std::mem::take(&mut keeping.earlier);
-        let input = std::mem::take(&mut keeping.input);
+    fn keep(&self, keeping: Keeping, mut body: Bytes, mut output: Vec<Item>) {
+        let Keeping {
+            id,
+            owner,
+            earlier: mut conversation,
+            mut input,
+            background,
+            ..
+        } = keeping;
+        let events = background.as_ref().and_then(|one| one.events.clone());
+        let of_events = events.as_ref().map_or(0, |events| events.weight());
         output.iter_mut().for_each(Item::forget_logprobs);
         let of_turn = input.iter().chain(&output).map(Item::weight).sum();
         let of_entry = ENTRY_BYTES + body.len() + (conversation.0.len() + 1) * size_of::<usize>();
-        if conversation.weight() + of_turn + of_entry > self.bounds.bytes / LARGEST_SHARE {
+        let is_too_large = conversation.weight() + of_turn + of_entry + of_events
+            > self.bounds.bytes / LARGEST_SHARE;
+        let is_background = background.is_some();
+        let (mut of_turn, mut of_entry) = (of_turn, of_entry);
+        if is_too_large {
             tracing::debug!(%id, "the conversation is too large to be kept");
-            return;
+            let Some(background) = background else {
+                return;
+            };
+            // Its client comes back for it, and reads why.
+            let error = ApiError::response_too_large();
+            body = background.head.unanswered(Unanswered::Failed(&error));
+            conversation = Conversation::default();
+            (input, output) = (Vec::new(), Vec::new());
+            (of_turn, of_entry) = (0, ENTRY_BYTES + body.len());
         }
         conversation.0.push(Arc::new(Turn {
             input,
@@ -207,7 +273,12 @@ impl ResponseStore {
             id,
             owner,
             since: Instant::now(),
-            kept: Kept { body, conversation },
+            kept: Kept {
+                body,
+                conversation,
+                is_background,
+                events: events.filter(|_| !is_too_large),
+            },
             _weight: Weight::new(of_entry, &self.bytes),
         };
         let mut entries = self.entries.lock();
@@ -234,13 +305,57 @@ pub(crate) struct Keeping {
     pub(crate) id: ResponseId,
     pub(crate) earlier: Conversation,
     pub(crate) input: Vec<Item>,
+    /// `None`: its client waits for it.
+    pub(crate) background: Option<Background>,
 }
 
-impl Keeping {
-    /// Keeps the response.
-    pub(crate) fn keep(self, body: Bytes, output: Vec<Item>) {
-        let store = Arc::clone(&self.store);
-        store.keep(self, body, output);
+/// What is known of a response in the background.
+#[derive(Debug)]
+pub(crate) struct Background {
+    head: Head,
+    events: Option<Arc<Events>>,
+}
+
+/// Keeps a response once: the first end that is brought counts.
+#[derive(Clone, Debug)]
+pub(crate) struct Keeper(Arc<Mutex<Option<Keeping>>>);
+
+impl Keeper {
+    pub(crate) fn new(keeping: Keeping) -> Self {
+        Self(Arc::new(Mutex::new(Some(keeping))))
+    }
+
+    /// Keeps the response, unless that is done.
+    pub(crate) fn keep(&self, body: Bytes, output: Vec<Item>) {
+        let Some(keeping) = self.0.lock().take() else {
+            return;
+        };
+        let (store, id) = (Arc::clone(&keeping.store), keeping.id);
+        store.keep(keeping, body, output);
+        store.end(id);
+    }
+
+    /// Keeps why there is no answer, if its client comes back for it.
+    pub(crate) fn keep_unanswered(&self, why: Unanswered<'_>) {
+        let body = {
+            let keeping = self.0.lock();
+            let background = keeping.as_ref().and_then(|one| one.background.as_ref());
+            background.map(|one| one.head.unanswered(why))
+        };
+        if let Some(body) = body {
+            self.keep(body, Vec::new());
+        }
+    }
+
+    /// What the response answers: all items but its own; `None`: it has ended.
+    pub(crate) fn with_input<T>(
+        &self,
+        read: impl FnOnce(&mut dyn DoubleEndedIterator<Item = &Item>) -> T,
+    ) -> Option<T> {
+        let keeping = self.0.lock();
+        let keeping = keeping.as_ref()?;
+        let mut items = keeping.earlier.items().chain(&keeping.input);
+        Some(read(&mut items))
     }
 }
 

@@ -255,6 +255,41 @@ impl ApiError {
         .with_code("previous_response_not_found")
     }
 
+    /// 400: the response that its request continues from is still being generated.
+    pub fn previous_response_runs(id: &str) -> Self {
+        Self::invalid_request(
+            "previous_response_id",
+            format!(
+                "The response '{id}' has not ended. Retrieve it until its status is `completed`, then continue from it."
+            ),
+        )
+    }
+
+    /// 400: the response has no events to send again.
+    pub fn response_not_streamed() -> Self {
+        Self::unsupported(
+            "stream",
+            "`stream` is not supported for a response that was not created with `background` and `stream`. Leave it out.",
+        )
+    }
+
+    /// 400: nobody waits for the answer, and it is not kept.
+    pub fn background_not_kept() -> Self {
+        Self::invalid_request(
+            "background",
+            "`background` needs a response that is kept. Leave `store` out, and do not use `background` in a batch; a \
+             gateway that keeps no responses has none in the background.",
+        )
+    }
+
+    /// The answer of a response in the background is larger than what may be kept.
+    pub fn response_too_large() -> Self {
+        Self::new(
+            ErrorKind::Internal,
+            "The conversation is too large to be kept. Send the request without `background`.",
+        )
+    }
+
     /// 404: no response of this client has the id.
     pub fn response_not_found(id: &str) -> Self {
         let id = crate::words::shortened(id);

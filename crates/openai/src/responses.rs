@@ -13,7 +13,7 @@ mod request;
 pub use answer::{AnswerWriter, Outcome};
 pub use item::{InputItem, Item};
 pub use list::list;
-pub use object::{Head, ResponseId, Settings};
+pub use object::{Head, ResponseId, Settings, Unanswered};
 pub use request::{ResponseRequest, in_own_words, parse};
 
 use schemars::{Schema, SchemaGenerator};

@@ -187,7 +187,12 @@ pub(super) fn events<W>(body: EventBody<W>) -> Response
 where
     W: EventWriter + Send + Unpin + 'static,
 {
-    let mut response = Response::new(Body::new(body));
+    event_stream(Body::new(body))
+}
+
+/// A response whose body is server-sent events.
+pub(super) fn event_stream(body: Body) -> Response {
+    let mut response = Response::new(body);
     let headers = response.headers_mut();
     headers.insert(
         header::CONTENT_TYPE,

@@ -14,6 +14,7 @@ use inflight_openai::responses::{
 };
 use inflight_openai::{ApiError, ListQuery, PageLimit, Parsed};
 
+use super::background;
 use super::chat;
 use super::generate;
 use super::named::{PathId, json, owner, text};
@@ -23,7 +24,7 @@ use crate::client::Owner;
 use crate::error::HttpError;
 use crate::middleware::RequestContext;
 use crate::query;
-use crate::response_store::{Conversation, Keeping, Kept};
+use crate::response_store::{Conversation, Keeper, Keeping, Kept, Running};
 use crate::state::AppState;
 use crate::stream::body::EventBody;
 use crate::stream::responses::{ResponseWriter, whole};
@@ -69,16 +70,37 @@ async fn create(state: &Arc<AppState>, request: Request) -> Result<Response, Api
         .prepare_with(state, state.rendering(), prepare)
         .await?;
     let (prepared, Asked { head, keeping }, arrival) = prepared;
+    if head.settings.background {
+        let keeping = keeping.ok_or_else(ApiError::background_not_kept)?;
+        let start = background::Start {
+            prepared: Arc::clone(&prepared),
+            arrival,
+            head,
+            keeping,
+        };
+        let running = background::start(state, start);
+        let mut answer = match &running.events {
+            Some(events) => background::follow(Arc::clone(events), 0),
+            None => json(running.object()),
+        };
+        response::report_ignored(&mut answer, &prepared.ignored);
+        return Ok(answer);
+    }
+    let keeper = keeping.map(Keeper::new);
     let mut active = response::begin(state, &prepared, arrival).await?;
     let timing = response::timing(&active, &prepared);
     let resumed = active.resumed();
     let answer = if prepared.generation.stream {
         let writer = AnswerWriter::streamed(head);
         response::events(EventBody::new(active, |_, out| {
-            ResponseWriter::begin(writer, keeping, out)
+            ResponseWriter::begin(writer, keeper, out)
         }))
     } else {
-        json(whole(&mut active, AnswerWriter::whole(head), keeping))
+        json(whole(
+            &mut active,
+            AnswerWriter::whole(head),
+            keeper.as_ref(),
+        ))
     };
     Ok(response::finish(answer, &prepared, timing, resumed))
 }
@@ -218,6 +240,7 @@ fn prepare(state: &AppState, owner: Owner, named: Named) -> Result<(Prepared, As
         id,
         earlier,
         input,
+        background: None,
     });
     Ok((prepared, Asked { head, keeping }))
 }
@@ -231,7 +254,11 @@ fn earlier(
     let Some(id) = &request.settings.previous_response_id else {
         return Ok(Conversation::default());
     };
-    let found = ResponseId::parse(id).and_then(|id| state.responses.find(id, owner));
+    let parsed = ResponseId::parse(id);
+    if parsed.is_some_and(|id| state.responses.running(id, owner).is_some()) {
+        return Err(ApiError::previous_response_runs(id));
+    }
+    let found = parsed.and_then(|id| state.responses.find(id, owner));
     let kept = found.ok_or_else(|| ApiError::previous_response_not_found(id))?;
     Ok(kept.conversation)
 }
@@ -259,13 +286,32 @@ pub(crate) async fn retrieve_response(
     uri: Uri,
     request: Request,
 ) -> Result<Response, HttpError> {
-    if query::value(&uri, "stream").is_some_and(|value| value == "true") {
-        return Err(HttpError::from(ApiError::unsupported(
-            "stream",
-            "`stream` is not supported for a response that is kept, which is complete. Leave it out.",
-        )));
+    let (body, events) = match running(&state, &id, &request) {
+        Some(running) => (running.object(), running.events.clone()),
+        None => {
+            let kept = find(&state, id, &request)?;
+            (kept.body, kept.events)
+        }
+    };
+    if query::value(&uri, "stream").is_none_or(|value| value != "true") {
+        return Ok(json(body));
     }
-    Ok(json(find(&state, id, &request)?.body))
+    let events = events.ok_or_else(ApiError::response_not_streamed)?;
+    Ok(background::follow(events, first_event(&uri)?))
+}
+
+/// The number of the first event that a client wants.
+fn first_event(uri: &Uri) -> Result<usize, ApiError> {
+    let Some(after) = query::value(uri, "starting_after") else {
+        return Ok(0);
+    };
+    let number = after.parse::<u32>().map_err(|_| {
+        ApiError::invalid_request(
+            "starting_after",
+            "`starting_after` must be the number of an event: its `sequence_number`.",
+        )
+    })?;
+    Ok(number as usize + 1)
 }
 
 /// `DELETE /v1/responses/{id}`.
@@ -274,6 +320,9 @@ pub(crate) async fn delete_response(
     id: PathId,
     request: Request,
 ) -> Result<Response, HttpError> {
+    if let Some(running) = running(&state, &id, &request) {
+        running.stop().await;
+    }
     let id = text(id);
     let owner = owner(&request);
     let deleted = ResponseId::parse(&id).is_some_and(|id| state.responses.delete(id, &owner));
@@ -284,16 +333,22 @@ pub(crate) async fn delete_response(
     Ok(axum::Json(body).into_response())
 }
 
-/// `POST /v1/responses/{id}/cancel`, which is for responses in the background.
+/// `POST /v1/responses/{id}/cancel`, which is for responses in the background. One that has ended stays as it is.
 pub(crate) async fn cancel_response(
     State(state): State<Arc<AppState>>,
     id: PathId,
     request: Request,
 ) -> Result<Response, HttpError> {
-    find(&state, id, &request)?;
-    Err(HttpError::from(ApiError::invalid_body(
-        "Cannot cancel a synchronous response. Close the connection of its request instead.",
-    )))
+    if let Some(running) = running(&state, &id, &request) {
+        running.stop().await;
+    }
+    let kept = find(&state, id, &request)?;
+    if !kept.is_background {
+        return Err(HttpError::from(ApiError::invalid_body(
+            "Cannot cancel a synchronous response. Close the connection of its request instead.",
+        )));
+    }
+    Ok(json(kept.body))
 }
 
 /// `GET /v1/responses/{id}/input_items`.
@@ -304,9 +359,23 @@ pub(crate) async fn list_input_items(
     request: Request,
 ) -> Result<Response, HttpError> {
     let query = ListQuery::read(&query::pairs(&uri), ITEMS)?;
+    if let Some(running) = running(&state, &id, &request)
+        && let Some(page) = running
+            .keeper
+            .with_input(|items| responses::list(&query, items))
+    {
+        return Ok(json(Bytes::from(page?)));
+    }
     let kept = find(&state, id, &request)?;
     let page = responses::list(&query, kept.conversation.input())?;
     Ok(json(Bytes::from(page)))
+}
+
+/// The response of this name, while it runs in the background.
+fn running(state: &AppState, id: &PathId, request: &Request) -> Option<Arc<Running>> {
+    let name = id.as_ref().ok()?;
+    let id = ResponseId::parse(name)?;
+    state.responses.running(id, &owner(request))
 }
 
 fn find(state: &AppState, id: PathId, request: &Request) -> Result<Kept, ApiError> {

@@ -32,8 +32,9 @@ fn keep_for(store: &Arc<ResponseStore>, owner: Owner, id: u128, earlier: Convers
         id: ResponseId(id),
         earlier,
         input: items(text),
+        background: None,
     };
-    keeping.keep(Bytes::from_static(b"{}"), items("answer"));
+    Keeper::new(keeping).keep(Bytes::from_static(b"{}"), items("answer"));
 }
 
 fn find(store: &ResponseStore, id: u128) -> Option<Kept> {
@@ -107,4 +108,80 @@ fn each_key_sees_its_own_responses_alone() {
         assert!(!store.delete(ResponseId(1), other));
     }
     assert!(store.find(ResponseId(1), &one).is_some());
+}
+
+fn head(id: u128) -> Head {
+    let body = br#"{"model": "m", "input": "a", "background": true}"#;
+    let request = responses::parse(body).unwrap().request;
+    Head {
+        id: ResponseId(id),
+        created_at: 1,
+        model: "m".to_owned(),
+        settings: request.settings.into(),
+        input_items: 1,
+        seals_reasoning: false,
+    }
+}
+
+fn begin(store: &Arc<ResponseStore>, id: u128, text: &str) -> Arc<Running> {
+    let keeping = Keeping {
+        store: Arc::clone(store),
+        owner: Owner::default(),
+        id: ResponseId(id),
+        earlier: Conversation::default(),
+        input: items(text),
+        background: None,
+    };
+    store.begin(keeping, head(id), true)
+}
+
+fn body(kept: &Kept) -> serde_json::Value {
+    serde_json::from_slice(&kept.body).unwrap()
+}
+
+#[tokio::test]
+async fn what_runs_is_found_until_its_end_is_kept_once() {
+    let store = store(10, 1 << 20, 60);
+    let running = begin(&store, 1, "a");
+    let owner = Owner::default();
+    assert!(store.running(ResponseId(1), &owner).is_some());
+    assert!(find(&store, 1).is_none());
+    let events = running.events.clone().unwrap();
+    events.append(b"data: 1\n\ndata: 2\n\n");
+    events.append(b"data: 3\n\n");
+    for (from, expected) in [(0, "data: 1\n\ndata: 2\n\ndata: 3\n\n"), (2, "data: 3\n\n")] {
+        let next = Next::Events(Bytes::from_static(expected.as_bytes()), 3);
+        assert_eq!(events.next(from).await, next);
+    }
+    let waits = tokio::time::timeout(Duration::from_millis(1), events.next(3));
+    assert!(waits.await.is_err());
+    running.keeper.keep_unanswered(Unanswered::Cancelled);
+    running
+        .keeper
+        .keep(Bytes::from_static(b"late"), items("answer"));
+    assert_eq!(events.next(3).await, Next::End);
+    assert!(store.running(ResponseId(1), &owner).is_none());
+    assert_eq!(body(&find(&store, 1).unwrap())["status"], "cancelled");
+    drop((running, events));
+    assert!(store.delete(ResponseId(1), &owner));
+    assert_eq!(store.bytes.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn what_is_too_large_says_so() {
+    let store = store(10, 16 << 10, 60);
+    let running = begin(&store, 1, &"a".repeat(2 << 10));
+    let events = running.events.clone().unwrap();
+    let event = [&b"x".repeat(1 << 10)[..], b"\n\n"].concat();
+    events.append(&event);
+    events.append(&event);
+    // An eighth is the most for one response.
+    assert!(matches!(events.next(0).await, Next::Events(bytes, 1) if bytes.len() == event.len()));
+    assert_eq!(events.next(1).await, Next::Cut);
+    running
+        .keeper
+        .keep(Bytes::from_static(b"{}"), items("answer"));
+    let kept = find(&store, 1).unwrap();
+    assert_eq!(body(&kept)["status"], "failed");
+    assert!(kept.events.is_none());
 }

@@ -3,32 +3,38 @@
 
 use bytes::{Bytes, BytesMut};
 use inflight_base::wall_clock::since_epoch;
-use inflight_openai::responses::{AnswerWriter, Outcome};
+use inflight_openai::responses::{AnswerWriter, Outcome, Unanswered};
 use inflight_openai::{ApiError, FinishReason};
 use inflight_parsers::Delta;
 
 use super::active_request::ActiveRequest;
 use super::body::EventWriter;
 use super::choice::Choice;
-use crate::response_store::Keeping;
+use crate::response_store::Keeper;
 
 /// Writes the events of a response.
 #[derive(Debug)]
 pub(crate) struct ResponseWriter {
     writer: AnswerWriter,
-    /// Taken once the response is kept; `None` if it is not to be.
-    keeping: Option<Keeping>,
+    /// `None`: the response is not kept.
+    keeper: Option<Keeper>,
 }
 
 impl ResponseWriter {
     /// Writes what is known already.
     pub(crate) fn begin(
         mut writer: AnswerWriter,
-        keeping: Option<Keeping>,
+        keeper: Option<Keeper>,
         out: &mut BytesMut,
     ) -> Self {
         writer.begin(out);
-        Self { writer, keeping }
+        Self { writer, keeper }
+    }
+
+    /// Continues behind what `writer` has begun.
+    pub(crate) fn begun(writer: AnswerWriter, keeper: Keeper) -> Self {
+        let keeper = Some(keeper);
+        Self { writer, keeper }
     }
 }
 
@@ -39,13 +45,16 @@ impl EventWriter for ResponseWriter {
         }
         let is_done = request.is_done();
         if is_done {
-            finish(request, &mut self.writer, out, self.keeping.take());
+            finish(request, &mut self.writer, out, self.keeper.as_ref());
         }
         is_done
     }
 
     fn write_failure(&mut self, _request: &ActiveRequest, error: &ApiError, out: &mut BytesMut) {
         self.writer.fail(out, error);
+        if let Some(keeper) = &self.keeper {
+            keeper.keep_unanswered(Unanswered::Failed(error));
+        }
     }
 }
 
@@ -53,13 +62,13 @@ impl EventWriter for ResponseWriter {
 pub(crate) fn whole(
     request: &mut ActiveRequest,
     mut writer: AnswerWriter,
-    keeping: Option<Keeping>,
+    keeper: Option<&Keeper>,
 ) -> Bytes {
     let mut nothing = BytesMut::new();
     if let Some(choice) = request.choices.first_mut() {
         write_choice(choice, &mut writer, &mut nothing);
     }
-    finish(request, &mut writer, &mut nothing, keeping)
+    finish(request, &mut writer, &mut nothing, keeper)
 }
 
 /// Writes all that may be shown.
@@ -92,7 +101,7 @@ fn finish(
     request: &ActiveRequest,
     writer: &mut AnswerWriter,
     buffer: &mut BytesMut,
-    keeping: Option<Keeping>,
+    keeper: Option<&Keeper>,
 ) -> Bytes {
     let reason = request.choices.first().and_then(|choice| choice.finish);
     let outcome = Outcome {
@@ -101,8 +110,8 @@ fn finish(
         now: since_epoch().as_secs(),
     };
     let json = writer.finish(buffer, outcome);
-    if let Some(keeping) = keeping {
-        keeping.keep(json.clone(), writer.take_items());
+    if let Some(keeper) = keeper {
+        keeper.keep(json.clone(), writer.take_items());
     }
     json
 }

@@ -11,6 +11,7 @@
 
 mod access;
 mod adapters;
+mod background;
 mod batches;
 mod chat;
 mod completions;

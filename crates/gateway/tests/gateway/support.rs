@@ -246,7 +246,17 @@ impl Client {
 
     /// Posts and returns as soon as the head of the answer is there.
     pub(crate) async fn open(&mut self, path: &str, body: &Value) -> Stream {
-        let response = self.send(json_request(path, body)).await;
+        self.stream(json_request(path, body)).await
+    }
+
+    /// Gets a stream, and returns as soon as its head is there.
+    pub(crate) async fn open_get(&mut self, path: &str) -> Stream {
+        let request = Request::get(path).header("host", "gateway");
+        self.stream(request.body(Full::default()).unwrap()).await
+    }
+
+    async fn stream(&mut self, request: Request<Full<Bytes>>) -> Stream {
+        let response = self.send(request).await;
         assert_eq!(response.status(), 200);
         Stream {
             body: response.into_body(),

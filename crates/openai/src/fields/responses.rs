@@ -6,8 +6,7 @@ use super::{Field, MAX_TOKENS, MAX_TOP_LOGPROBS, NO_SUCH, applied, ignored, refu
 
 const NO_CONVERSATION: &str =
     "Conversations are not stored. Send `previous_response_id`, or all items in `input`.";
-const NO_BACKGROUND: &str = "Requests do not run in the background. Leave it out, and set `stream` to true \
-     for a long answer.";
+const NO_BACKGROUND: &str = "Responses in the background have no options. Leave it out.";
 const NO_LIST: &str =
     "The Responses API cannot return it. Send the request to `/v1/chat/completions`.";
 
@@ -33,7 +32,8 @@ pub(super) const RESPONSES: &[Field] = &[
         "Conversations are never truncated silently. Leave it out, and send fewer items when the context is \
          full.",
     ),
-    refused(Responses, "background", &["false"], NO_BACKGROUND),
+    // The answer is kept, and its client comes back for it.
+    applied(Responses, "background", Boolean),
     refused(Responses, "background_options", &[], NO_BACKGROUND),
     refused(Responses, "conversation", &[], NO_CONVERSATION),
     refused(

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -56,7 +57,7 @@ impl fmt::Display for ResponseId {
 /// What a request asked for, as the response repeats it.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Settings {
-    /// Always false.
+    /// Whether nobody waits for the answer, which is fetched later.
     pub background: bool,
     pub instructions: Option<String>,
     pub max_output_tokens: Option<u32>,
@@ -138,10 +139,40 @@ pub struct Head {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum ResponseStatus {
+    Queued,
     InProgress,
     Completed,
     Incomplete,
     Failed,
+    Cancelled,
+}
+
+/// What became of a response that has no answer.
+#[derive(Clone, Copy, Debug)]
+pub enum Unanswered<'a> {
+    /// It waits for a worker.
+    Queued,
+    InProgress,
+    Failed(&'a ApiError),
+    /// Its client stopped it.
+    Cancelled,
+}
+
+impl Head {
+    /// The response as an object without an answer, in JSON.
+    pub fn unanswered(&self, why: Unanswered<'_>) -> Bytes {
+        let status = match why {
+            Unanswered::Queued => ResponseStatus::Queued,
+            Unanswered::InProgress => ResponseStatus::InProgress,
+            Unanswered::Failed(_) => ResponseStatus::Failed,
+            Unanswered::Cancelled => ResponseStatus::Cancelled,
+        };
+        let mut response = ResponseObject::new(self, status, &[]);
+        if let Unanswered::Failed(error) = why {
+            response.error = Some(Failure::new(error));
+        }
+        serde_json::to_vec(&response).unwrap_or_default().into()
+    }
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -247,9 +278,11 @@ impl<'a> ResponseObject<'a> {
 impl From<ResponseStatus> for Status {
     fn from(status: ResponseStatus) -> Self {
         match status {
-            ResponseStatus::InProgress => Self::InProgress,
+            ResponseStatus::Queued | ResponseStatus::InProgress => Self::InProgress,
             ResponseStatus::Completed => Self::Completed,
-            ResponseStatus::Incomplete | ResponseStatus::Failed => Self::Incomplete,
+            ResponseStatus::Incomplete | ResponseStatus::Failed | ResponseStatus::Cancelled => {
+                Self::Incomplete
+            }
         }
     }
 }

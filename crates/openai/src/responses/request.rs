@@ -153,7 +153,7 @@ pub fn in_own_words(mut error: ApiError) -> ApiError {
 /// What the answer repeats, as far as it is not part of the generation.
 fn settings(fields: &mut Fields<'_>, ignored: &mut IgnoredFields) -> Result<Settings, ApiError> {
     Ok(Settings {
-        background: false,
+        background: fields.boolean("background")?.unwrap_or(false),
         instructions: fields.string("instructions")?,
         max_output_tokens: None,
         max_tool_calls: fields.count("max_tool_calls", 1..=MAX_MAX_TOOL_CALLS)?,

@@ -205,7 +205,7 @@ fn what_cannot_be_served_is_refused_by_its_own_name() {
             "input[0].content[0].type",
             "`reasoning_text`",
         ),
-        (json!({"background": true}), "background", "`stream`"),
+        (json!({"background": "yes"}), "background", "`background`"),
         (
             json!({"conversation": "c"}),
             "conversation",
