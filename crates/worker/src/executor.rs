@@ -15,7 +15,9 @@ mod iteration;
 
 pub use crate::cache::{CacheBlocks, CacheReports, Level, Parent};
 pub use inflight_blocks::Seed;
-pub use iteration::{InflightBatchingStats, IterationStats, KvCacheStats, StaticBatchingStats};
+pub use iteration::{
+    DisServingStats, InflightBatchingStats, IterationStats, KvCacheStats, StaticBatchingStats,
+};
 
 /// The number that the worker gives each request of its executor. The client's own number, the
 /// [`Handle`](inflight_kserve::step::Handle) on its stream, never reaches an executor.

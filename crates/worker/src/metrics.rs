@@ -3,7 +3,7 @@
 //!
 //! Gauges of the executor come from its own iteration statistics, read when somebody looks; the number
 //! of active requests is counted here, so that it is exact at any time. Families of Triton's that have
-//! no source in this process (response cache, pinned pool, disaggregated serving) are absent.
+//! no source in this process (response cache, pinned pool) are absent.
 
 mod gauges;
 mod gpu;

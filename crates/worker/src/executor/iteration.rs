@@ -1,6 +1,8 @@
 //! What an executor reports of its iterations, under TensorRT-LLM's keys. Owns the types; what becomes of the numbers
 //! is `metrics`' business.
 
+use std::collections::BTreeMap;
+
 use jiff::civil::DateTime;
 use jiff::tz::TimeZone;
 use serde::{Deserialize, Serialize};
@@ -25,6 +27,8 @@ pub struct IterationStats {
     pub inflight_batching_stats: Option<InflightBatchingStats>,
     /// Of an executor that batches statically (Triton's `gpt_model_type` `V1`).
     pub static_batching_stats: Option<StaticBatchingStats>,
+    /// Of an executor that takes prompts from other workers.
+    pub dis_serving_stats: Option<DisServingStats>,
 }
 
 impl IterationStats {
@@ -92,4 +96,15 @@ pub struct StaticBatchingStats {
     pub num_ctx_tokens: u64,
     pub num_gen_tokens: u64,
     pub empty_gen_slots: u64,
+}
+
+/// KV cache blocks that came from other workers, since the start; TensorRT-LLM has the time of each request.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DisServingStats {
+    #[serde(rename = "kvCacheTransferMS")]
+    pub kv_cache_transfer_ms: f64,
+    pub request_count: u64,
+    /// Prompts of which something was computed here instead, by reason.
+    pub fallbacks: BTreeMap<String, u64>,
 }

@@ -57,6 +57,15 @@ pub(super) fn write(page: &mut Page, model: &str, counters: &Counters, active: u
     ] {
         page.single((name, "counter", help), &own, value as f64);
     }
+    let iteration = counters.iteration.as_ref();
+    if let Some(stats) = iteration.and_then(|stats| stats.dis_serving_stats.as_ref()) {
+        let name = "inflight_worker_kv_transfer_fallbacks_total";
+        let help = "Prompts that other workers had computed and this one computed again, in part or as a whole";
+        page.family(name, "counter", help);
+        for (reason, count) in &stats.fallbacks {
+            page.sample(name, &[own[0], ("reason", reason)], *count as f64);
+        }
+    }
     for (name, help, histogram) in [
         (
             "inflight_worker_queue_time_seconds",

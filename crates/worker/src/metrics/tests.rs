@@ -1,5 +1,5 @@
 use super::*;
-use crate::executor::{InflightBatchingStats, KvCacheStats, StaticBatchingStats};
+use crate::executor::{DisServingStats, InflightBatchingStats, KvCacheStats, StaticBatchingStats};
 use crate::model::CORE_MODEL;
 
 impl Default for Metrics {
@@ -174,6 +174,32 @@ fn gauges_come_from_the_latest_iteration() {
         ",request_type=\"scheduled\"",
         "0"
     ));
+}
+
+#[test]
+fn transfers_are_counted_where_the_executor_has_some() {
+    let metrics = Metrics::default();
+    let family = "nv_trt_llm_disaggregated_serving_metrics";
+    assert!(!metrics.page(0, 0).into_text().contains(family));
+    metrics.iterations(vec![IterationStats {
+        dis_serving_stats: Some(DisServingStats {
+            kv_cache_transfer_ms: 12.5,
+            request_count: 3,
+            fallbacks: [("gone".to_owned(), 2)].into(),
+        }),
+        ..IterationStats::default()
+    }]);
+    let page = metrics.page(0, 0).into_text();
+    for (kind, value) in [("kv_cache_transfer_ms", "12.5"), ("request_count", "3")] {
+        let labels = format!(",disaggregated_serving_type=\"{kind}\"");
+        assert!(has(&page, family, &labels, value), "{page}");
+    }
+    let fallbacks = "inflight_worker_kv_transfer_fallbacks_total{model=";
+    assert!(
+        page.lines()
+            .any(|line| line.starts_with(fallbacks) && line.ends_with("reason=\"gone\"} 2")),
+        "{page}"
+    );
 }
 
 #[test]

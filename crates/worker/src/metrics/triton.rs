@@ -30,6 +30,7 @@ pub(super) fn write(
             page.sample(name, &[own[0], own[1], (label, kind)], value);
         }
     }
+    transfers(page, &own, counters);
     let kind = "response_metric_type";
     page.histogram(
         (
@@ -47,6 +48,24 @@ pub(super) fn write(
         &[own[0], own[1], (kind, "total_output_tokens")],
         &counters.output_tokens,
     );
+}
+
+/// Of an executor that takes prompts from other workers.
+fn transfers(page: &mut Page, own: &[(&str, &str); 2], counters: &Counters) {
+    let iteration = counters.iteration.as_ref();
+    let Some(stats) = iteration.and_then(|stats| stats.dis_serving_stats.as_ref()) else {
+        return;
+    };
+    let name = "nv_trt_llm_disaggregated_serving_metrics";
+    let help = "Prompts whose KV cache came from other workers, and the time that it took";
+    page.family(name, "counter", help);
+    for (kind, value) in [
+        ("kv_cache_transfer_ms", stats.kv_cache_transfer_ms),
+        ("request_count", stats.request_count as f64),
+    ] {
+        let label = ("disaggregated_serving_type", kind);
+        page.sample(name, &[own[0], own[1], label], value);
+    }
 }
 
 fn requests(page: &mut Page, own: &[(&str, &str); 2], counters: &Counters, pending: usize) {
