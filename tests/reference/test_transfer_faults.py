@@ -15,9 +15,10 @@ import pytest
 
 from inflight.executors.base import FinishReason
 from inflight.executors.reference.core.context_phase import unpack
-from inflight.executors.reference.transfer import wire
+from inflight.executors.reference.transfer import receiving, wire
 
-from .support import VOCAB_SIZE
+from .support import VOCAB_SIZE, AllTold, collect
+from .support import unpack as unpack_rows
 from .transferring import (
     SIZE,
     TIMEOUT_MS,
@@ -95,6 +96,26 @@ def test_some_blocks_come_and_others_do_not(
         with peer(passing(told.params, sent, then)) as between:
             params = offered(told.params, addresses=between.addresses)
             assert check(model, context, generation, params, reason)["blocks"] == 2
+
+
+@pytest.mark.parametrize("cut", [None, 0])
+def test_a_long_prompt_comes_in_parts(model: str, cut: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By four connections, one of which may end early: what came before it is used."""
+    monkeypatch.setattr(receiving, "_PART_BYTES", 1)
+    with pair(model, **PIECES) as [context, generation], single(model) as whole:
+        told = context.context(PROMPT)
+        params = told.params
+        if cut is None:
+            assert generation.generate(PROMPT, params).tokens == whole.ask(PROMPT).tokens
+            assert generation.transferred().keys() == {"blocks"}
+            context.wait_until_free(TIMEOUT_MS / 2e3)
+            return
+        store = context.executor._engine.handover._store  # type: ignore[union-attr]
+        sent = HEAD + cut * (wire.PIECE_BYTES + store.block_bytes) + 1
+        with peer(passing(params, sent, leave)) as between:
+            params = offered(params, addresses=between.addresses)
+            check(model, context, generation, params, "cut")
+            assert between.connections > 1
 
 
 @pytest.mark.parametrize("size", [0, 1, 24, 4096])
@@ -233,7 +254,7 @@ def test_a_stranger_gets_no_blocks_of_a_worker_with_a_key(model: str, tmp_path: 
         assert offer is not None
         with socket.create_connection(offer.addresses[0]) as line:
             nonce = wire.read_greeting(line.recv(wire.GREETING_BYTES))
-            message, _ = wire.request(wire.Asked(offer.id, 0, 4, 4), b"", nonce)
+            message, _ = wire.request(wire.Asked(offer.id, 0, 4, 4, 4), b"", nonce)
             line.sendall(message)
             status, _ = wire._ANSWER.unpack(line.recv(wire.ANSWER_BYTES)[: wire._ANSWER.size])
             assert status == wire.Status.UNAUTHENTICATED
@@ -247,7 +268,7 @@ def test_a_stranger_who_asks_nonsense_is_sent_away(asked: tuple[int, int, int]) 
         assert offer is not None
         with socket.create_connection(offer.addresses[0]) as line:
             nonce = wire.read_greeting(line.recv(wire.GREETING_BYTES))
-            message, _ = wire.request(wire.Asked(offer.id, *asked), b"", nonce)
+            message, _ = wire.request(wire.Asked(offer.id, *asked, 1), b"", nonce)
             line.sendall(message)
             status, _ = wire._ANSWER.unpack(line.recv(wire.ANSWER_BYTES)[: wire._ANSWER.size])
             assert status == wire.Status.GONE
@@ -296,11 +317,37 @@ def test_streams_go_on_while_blocks_come(model: str) -> None:
         params = offered(told.params, addresses=silent.addresses)
         waiting = generation.send(PROMPT, tensors=phase("generation_only", params))
         started = time.monotonic()
-        running = generation.send([5, 6, 7], 30)
-        assert len(generation.wait(running).tokens) == 30
+        for prompt in ([5, 6, 7], PROMPT[:30]):
+            running = generation.send(prompt, 30)
+            assert len(generation.wait(running).tokens) == 30
         assert time.monotonic() - started < 3
         generation.executor.cancel([waiting])
         generation.wait(waiting)
+
+
+def test_transfers_that_none_begins_in_time_are_given_up(model: str) -> None:
+    """More than are received at once, from a peer that says nothing."""
+    with (
+        pair(model, max_batch_size=32) as [context, generation],
+        peer(hang) as silent,
+        single(model) as whole,
+    ):
+        prompts = [[(place + one) % VOCAB_SIZE for place in range(20)] for one in range(20)]
+        started = time.monotonic()
+        ids = []
+        for prompt in prompts:
+            params = offered(context.context(prompt).params, addresses=silent.addresses)
+            ids.append(generation.send(prompt, 4, tensors=phase("generation_only", params)))
+        told: AllTold = {}
+        while sum(one.final for one in told.values()) < len(ids):
+            collect(unpack_rows(generation.executor.await_responses(1.0)), told)
+        assert time.monotonic() - started < 10 * TIMEOUT_MS / 1e3
+        expected = [whole.ask(prompt, 4).tokens for prompt in prompts]
+        assert [told[client_id, 0].tokens for client_id in ids] == expected
+        transferred = generation.transferred()
+        assert transferred["timeout"] + transferred["busy"] == len(ids)
+        assert transferred["busy"] > 0
+        generation.wait_until_free()
 
 
 def test_prompts_wait_while_blocks_are_held_and_no_longer() -> None:

@@ -7,7 +7,7 @@ come, and the thread that receives. Blocks are never given back while somebody m
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -37,12 +37,23 @@ class Arrival:
     #: Of a sequence that has ended meanwhile: given back once nobody writes.
     abandoned: BlockTable | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _is_claimed: bool = False
     _cancelled: bool = False
     _stop: Callable[[], None] | None = None
 
     @property
     def is_cancelled(self) -> bool:
         return self._cancelled
+
+    @property
+    def is_claimed(self) -> bool:
+        return self._is_claimed
+
+    def claim(self) -> bool:
+        """Whether the caller is the one that brings it to an end."""
+        with self._lock:
+            is_first, self._is_claimed = not self._is_claimed, True
+        return is_first
 
     def on_cancel(self, stop: Callable[[], None] | None) -> None:
         """Calls ``stop`` once nobody wants the blocks any more, at once where nobody does."""
@@ -70,7 +81,8 @@ class Receiver(Protocol):
     """Receives in separate threads."""
 
     def fetch(self, arrival: Arrival) -> None:
-        """Begins; every arrival comes to `Arrivals.finish` once, within a bound of time."""
+        """Begins, unless somebody else claims the arrival before a thread does. One that is claimed comes to
+        `Arrivals.finish` within a bound of time."""
 
 
 @dataclass(slots=True)
@@ -88,8 +100,14 @@ class Transfers:
 class Arrivals:
     """The transfers in progress of one engine."""
 
-    def __init__(self, pool: BlockPool, transfers: Transfers) -> None:
+    def __init__(
+        self, pool: BlockPool, transfers: Transfers, wait_s: float, clock: Callable[[], float]
+    ) -> None:
+        """A transfer that no thread has begun after ``wait_s`` is given up: nobody holds its blocks now."""
         self._pool, self._transfers = pool, transfers
+        self._wait_s, self._clock = wait_s, clock
+        #: In order of their beginning; claimed ones go when they are the first.
+        self._queue: deque[Arrival] = deque()
         self._lock = threading.Lock()
         self._finished: list[Arrival] = []
         self._running = 0
@@ -105,7 +123,17 @@ class Arrivals:
     def begin(self, receiver: Receiver, arrival: Arrival) -> None:
         """Starts a transfer whose blocks are known. The engine's thread."""
         self._running += 1
+        arrival.started_s = self._clock()
+        self._queue.append(arrival)
         receiver.fetch(arrival)
+
+    def left_s(self) -> float | None:
+        """Seconds until one is to be given up; None: all have begun."""
+        while self._queue and self._queue[0].is_claimed:
+            self._queue.popleft()
+        if not self._queue:
+            return None
+        return max(0.0, self._queue[0].started_s + self._wait_s - self._clock())
 
     def finish(self, arrival: Arrival) -> None:
         """Nobody writes for it any more. The receiver's thread."""
@@ -117,6 +145,11 @@ class Arrivals:
         """What is over since the last call and still wanted. The engine's thread."""
         if not self._running:
             return []
+        while self.left_s() == 0.0:
+            late = self._queue.popleft()
+            if late.claim():
+                late.problem = "busy"
+                self.finish(late)
         with self._lock:
             finished, self._finished = self._finished, []
         self._running -= len(finished)

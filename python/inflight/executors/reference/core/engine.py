@@ -107,7 +107,7 @@ class Engine:
 
     def patience_s(self) -> float | None:
         """Seconds after which a step has something to do although nothing came; None: never."""
-        return None if self.handover is None else self.handover.holds.left_s()
+        return None if self.handover is None else self.handover.left_s()
 
     def add(
         self,

@@ -76,6 +76,11 @@ class Handover:
         self.holds.on_change(wake)
         self.arrivals.on_change(wake)
 
+    def left_s(self) -> float | None:
+        """Seconds until something is to be given back or up; None: nothing is."""
+        left = [one for one in (self.holds.left_s(), self.arrivals.left_s()) if one is not None]
+        return min(left, default=None)
+
     @property
     def is_waiting(self) -> bool:
         """Whether something will happen without an iteration: blocks come, or are given back."""

@@ -30,6 +30,8 @@ class Hold:
     deadline_s: float
     #: Not prolonged beyond.
     latest_s: float
+    #: Blocks that were fetched, in parts.
+    fetched: int = 0
     #: Given back: what was copied since may be another prompt's.
     is_over: bool = False
 
@@ -100,11 +102,15 @@ class Holds:
                 hold.deadline_s = max(hold.deadline_s, min(hold.latest_s, self._clock() + self._length_s))
             return not hold.is_over
 
-    def fetched(self, hold: Hold) -> None:
-        """Somebody has all of it."""
+    def fetched(self, hold: Hold, blocks: int, whole: int) -> None:
+        """Somebody has so many blocks, of the ``whole`` that they need."""
         with self._lock:
-            hold.deadline_s = hold.latest_s = 0.0
-        self._wake()
+            hold.fetched += blocks
+            is_done = hold.fetched >= whole
+            if is_done:
+                hold.deadline_s = hold.latest_s = 0.0
+        if is_done:
+            self._wake()
 
 
 def _nobody() -> None:

@@ -26,6 +26,9 @@ from .sequence import SequenceState
 _QUIET_S = 10.0
 _QUIET_TOKENS = 1024
 
+#: Blocks from another worker that others find from one iteration on: some tenths of a millisecond.
+_STORED_AT_ONCE = 32
+
 
 @dataclass(slots=True)
 class Plan:
@@ -62,6 +65,10 @@ class Planner:
         #: Sequences in flight whose blocks come from another worker, and those of them that just got theirs.
         self._arriving: dict[Arrival, SequenceState] = {}
         self._expecting: list[SequenceState] = []
+        #: Sequences that generate next, with nothing computed here before, and those whose blocks are not all
+        #: found by others yet.
+        self._entering: list[SequenceState] = []
+        self._unstored: list[SequenceState] = []
 
     def push(self, sequence: SequenceState) -> None:
         """Queues a new sequence."""
@@ -88,17 +95,34 @@ class Planner:
         sequence.arrival = None
         if arrival.arrived == len(arrival.blocks):
             sequence.context_done = len(sequence.prompt)
+            if not sequence.chooses_on_the_host and sequence.launched == 1:
+                # As where it was computed: the first token's row is one of generation.
+                sequence.context = sequence.prompt
+                self._entering.append(sequence)
         elif self.pool.window is None:
             sequence.context_done = (arrival.first + arrival.arrived) * self.pool.tokens_per_block
         elif sequence.table is not None:
             # What is computed of them needs what left the window.
             self.pool.release(sequence.table)
             sequence.table = BlockTable()
-        done = sequence.owner.cache_tokens(sequence.context[: sequence.context_done])
+        self._unstored.append(sequence)
+
+    def _store_some(self) -> None:
+        """Lets others find blocks that came from another worker: a few at a time, since streams wait."""
+        sequence = self._unstored[0]
+        table, size = sequence.table, self.pool.tokens_per_block
+        stop = sequence.context_done
+        if table is not None and GONE not in table.blocks:
+            stop = min(stop, (table.stored + _STORED_AT_ONCE) * size)
+        done = sequence.owner.cache_tokens(sequence.context[:stop])
         self._store(sequence, done, sequence.hashes, ended=False)
+        if table is None or stop == sequence.context_done:
+            del self._unstored[0]
 
     def plan(self, now_s: float) -> Plan:
         """What the scheduler makes of the sequences; nothing changes yet."""
+        if self._unstored:
+            self._store_some()
         if self.pool.window is not None:
             active = [self._windowed_demand(one) for one in self.active.values()]
         else:
@@ -133,10 +157,12 @@ class Planner:
     def carry_out(self, plan: Plan, *, late: bool = False) -> Work | None:
         """Pauses, admits and takes blocks as planned; None when nobody runs. ``late`` is `Work.late`."""
         schedule = plan.schedule
+        entering, self._entering = [one for one in self._entering if not one.ended], []
         for key in schedule.paused:
             self._pause(self.active[key])
         self._admit([plan.candidates[key] for key in schedule.admitted])
         if not schedule.generation and not schedule.context and not plan.steady.running:
+            self._entering = entering
             return None
         granted = dict(schedule.drafts)
         generating: list[SequenceState] = []
@@ -163,6 +189,7 @@ class Planner:
             self.pool.take_copies(),
             probes,
             late,
+            entering,
         )
         plan.rows = rows
         for row, sequence in enumerate(work.choosing()[first:], first):
@@ -194,6 +221,7 @@ class Planner:
     def undo(self, work: Work, rows: LaneRows) -> None:
         """Takes back that ``work``, which was planned last, is computed; blocks and slots stay."""
         self.lanes.undo(rows)
+        self._entering = [*work.entering, *self._entering]
         for sequence in work.choosing()[len(rows.sequences) :]:
             sequence.launched -= 1
         for chunk in work.chunks:
@@ -309,7 +337,9 @@ class Planner:
         return {
             content
             for one in self._others.values()
-            if one.context_left and one.table is not None and one.owner.is_idle == is_idle
+            # What comes from elsewhere may not come.
+            if one.context_left and one.table is not None and one.arrival is None
+            if one.owner.is_idle == is_idle
             for content in one.hashes[one.table.stored if is_idle else one.context_done // size :]
         }
 

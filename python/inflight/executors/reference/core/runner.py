@@ -109,6 +109,8 @@ class Work:
     probes: Sequence[Probe] = ()
     #: Whether some token cannot be chosen before those of the work before are known: `Runner.choose` does.
     late: bool = False
+    #: Sequences whose first row in their slot is one of generation: their prompts came from elsewhere.
+    entering: Sequence[SequenceState] = ()
     #: Whether a request has come, where nobody waits for this work and nothing else is in flight: it may be
     #: given up then.
     is_awaited: Callable[[], bool] | None = None

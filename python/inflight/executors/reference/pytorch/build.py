@@ -26,6 +26,7 @@ from inflight.executors.reference.parallel.team import Team
 from inflight.model.memory import FREE_MEMORY_FRACTION
 
 from . import operations
+from .block_store import TorchBlocks
 from .communicator import TorchCommunicator, connect, local_device
 from .compressed import has_fp8
 from .device import choose_dtype, open_device
@@ -97,7 +98,8 @@ def build(
         sizes.num_blocks,
         options.tokens_per_block,
     )
-    return Built(runner, sizes, model.memory_bytes + sizes.cache_bytes)
+    blocks = TorchBlocks(model, runner.stream) if team is None else None
+    return Built(runner, sizes, model.memory_bytes + sizes.cache_bytes, blocks)
 
 
 def _sight(model_dir: Path, options: Options, model: TorchModel) -> TorchSight | None:

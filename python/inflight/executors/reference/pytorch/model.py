@@ -142,6 +142,12 @@ class TorchModel:
             pin_memory=self.device.type == "cuda" and num_host_blocks > 0,
         )
 
+    @property
+    def cache(self) -> Tensor:
+        """Keys of all layers, then values: ``[2 x layers, blocks, kv_heads, tokens_per_block, head_dim]``; of
+        FP8 as bytes."""
+        return self._cache
+
     def copy_blocks(self, sources: Tensor, targets: Tensor) -> None:
         """The keys and values of whole blocks, to other blocks; ``int64 [blocks]``, no target is a source.
 

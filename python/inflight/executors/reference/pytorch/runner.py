@@ -99,6 +99,11 @@ class TorchRunner:
         #: By slot: whose blocks the device's table holds, and how many of them.
         self._known: list[tuple[BlockTable | None, int]] = [(None, 0)] * limits.max_batch_size
 
+    @property
+    def stream(self) -> Any:
+        """What iterations are queued on; None on a CPU."""
+        return self._steps.stream
+
     def follows(self, sampler: SamplerState) -> bool:
         return bool(self._sampling.follows(sampler))
 
@@ -148,6 +153,9 @@ class TorchRunner:
         if self._sight is not None:
             self._note_offsets(work)
         generation = work.inputs
+        if work.entering:
+            self._sampling.enter(work.entering)
+            self._enter(work.entering)
         if work.chunks or work.probes:
             launched.chooses_by = self._mix(work, generation, launched)
             entering = [chunk.sequence for chunk in work.chunks if chunk.chooses]
@@ -235,9 +243,9 @@ class TorchRunner:
         columns: list[int] = []
         blocks: list[int] = []
 
-        for chunk in work.chunks:
-            slot, table = chunk.sequence.slot, chunk.sequence.table
-            self._is_adapted[slot] = chunk.sequence.owner.adapter is not None
+        for sequence in (*(chunk.sequence for chunk in work.chunks), *work.entering):
+            slot, table = sequence.slot, sequence.table
+            self._is_adapted[slot] = sequence.owner.adapter is not None
             owner, count = self._known[slot]
             if owner is not table:
                 count = 0
@@ -253,8 +261,8 @@ class TorchRunner:
     def _note_offsets(self, work: Work) -> None:
         """Brings what is added to positions up to date, where contexts go through."""
         places = []
-        for chunk in work.chunks:
-            slot, images = chunk.sequence.slot, chunk.sequence.owner.images
+        for sequence in (*(chunk.sequence for chunk in work.chunks), *work.entering):
+            slot, images = sequence.slot, sequence.owner.images
             offset = 0 if images is None else images.offset
             if self._offsets[slot] != offset:
                 self._offsets[slot] = offset

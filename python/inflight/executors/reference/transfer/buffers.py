@@ -11,25 +11,33 @@ from contextlib import contextmanager
 
 from inflight.executors.reference.core.block_store import BlockBuffer, BlockStore
 
+from .wire import Failed
+
 
 class Buffers:
-    """As many as there are threads that use them: nobody waits."""
+    """So many, for ``blocks`` blocks each."""
 
-    def __init__(self, store: BlockStore, blocks: int) -> None:
+    def __init__(self, store: BlockStore, blocks: int, count: int) -> None:
         self.blocks = blocks
         self._store = store
+        self._places = threading.BoundedSemaphore(count)
         self._lock = threading.Lock()
         self._free: list[BlockBuffer] = []
 
     @contextmanager
-    def one(self) -> Iterator[BlockBuffer]:
-        """A buffer for ``blocks`` blocks, for as long as the caller needs it."""
-        with self._lock:
-            buffer = self._free.pop() if self._free else None
-        if buffer is None:
-            buffer = self._store.buffer(self.blocks)
+    def one(self, wait_s: float) -> Iterator[BlockBuffer]:
+        """A buffer for as long as the caller needs it. Errors: `Failed` where none is free for so long."""
+        if not self._places.acquire(timeout=wait_s):
+            raise Failed("busy")
         try:
-            yield buffer
-        finally:
             with self._lock:
-                self._free.append(buffer)
+                buffer = self._free.pop() if self._free else None
+            if buffer is None:
+                buffer = self._store.buffer(self.blocks)
+            try:
+                yield buffer
+            finally:
+                with self._lock:
+                    self._free.append(buffer)
+        finally:
+            self._places.release()

@@ -1,13 +1,15 @@
-"""Fetches blocks from other workers, a few prompts at a time, in separate threads.
+"""Fetches blocks from other workers, in separate threads.
 
-Owns the way of one prompt's blocks from a connection into the cache. Every end of it is an arrival that is
-finished: with all blocks, with some, or with none. Knows nothing of sequences.
+Owns the way of one prompt's blocks from a few connections into the cache: a long prompt comes in parts, since
+one connection is slower than the memory at its ends. Every end of it is an arrival that is finished: with all
+blocks, with some, or with none. Knows nothing of sequences.
 """
 
 from __future__ import annotations
 
 import logging
 import socket
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,9 +20,57 @@ from inflight.executors.reference.core.block_store import BlockBuffer, BlockStor
 
 from . import wire
 from .buffers import Buffers
-from .connections import Connections, shut
+from .connections import Connections
 
 _LOG = logging.getLogger("inflight.reference")
+
+#: Connections of one transfer at most, and what each brings at least.
+_MOST_PARTS = 4
+_PART_BYTES = 32 << 20
+
+
+class _Transfer:
+    """One arrival and the parts that it comes in."""
+
+    def __init__(self, arrival: Arrival, parts: int) -> None:
+        self.arrival = arrival
+        count = len(arrival.blocks)
+        #: Blocks, by their places among the arrival's; and how many of each have come.
+        self.parts = [range(part * count // parts, (part + 1) * count // parts) for part in range(parts)]
+        self.arrived = [0] * parts
+        self.connections = Connections()
+        self._lock = threading.Lock()
+        self._left = parts
+        self._has_begun = False
+
+    def begin(self) -> bool:
+        """Whether a part may begin; False once nobody wants the arrival."""
+        with self._lock:
+            if not self._has_begun:
+                self._has_begun = self.arrival.claim()
+                if self._has_begun:
+                    self.arrival.on_cancel(self.connections.close)
+            return self._has_begun
+
+    def end(self, problem: str | None) -> bool:
+        """Notes that a part is over; whether it was the last. What follows one that failed is of no use."""
+        with self._lock:
+            self._left -= 1
+            is_last = self._left == 0
+            if problem is not None and self.arrival.problem is None:
+                self.arrival.problem = problem
+        if problem is not None:
+            self.connections.close()
+        return is_last
+
+    def prefix(self) -> int:
+        """Blocks that have come, up to the first that has not."""
+        count = 0
+        for part, arrived in zip(self.parts, self.arrived, strict=True):
+            count += arrived
+            if arrived < len(part):
+                break
+        return count
 
 
 class Fetcher:
@@ -35,71 +85,81 @@ class Fetcher:
         wait_s: float,
         whole_s: float,
         *,
-        transfers: int,
+        threads: int,
     ) -> None:
         self._finish, self._store, self._buffers = finish, store, buffers
         self._key, self._wait_s, self._whole_s = key, wait_s, whole_s
         self._connections = Connections()
-        self._threads = ThreadPoolExecutor(transfers, thread_name_prefix="kv-fetch")
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="kv-fetch")
 
     def fetch(self, arrival: Arrival) -> None:
         """Begins, or waits until another is through."""
-        arrival.started_s = time.monotonic()
-        try:
-            self._threads.submit(self._run, arrival)
-        except RuntimeError:
-            arrival.problem = "shutdown"
-            self._finish(arrival)
+        size = len(arrival.blocks) * self._store.block_bytes
+        transfer = _Transfer(arrival, max(1, min(_MOST_PARTS, size // _PART_BYTES, len(arrival.blocks))))
+        with suppress(RuntimeError):  # it is closed: nobody claims the arrival
+            for part in range(len(transfer.parts)):
+                self._threads.submit(self._run, transfer, part)
 
     def close(self) -> None:
         """Begins no transfer any more, and ends those that run."""
         self._connections.close()
         self._threads.shutdown(wait=False)
 
-    def _run(self, arrival: Arrival) -> None:
+    def _run(self, transfer: _Transfer, part: int) -> None:
+        if not transfer.begin():
+            return
+        arrival, problem = transfer.arrival, None
         try:
-            self._fetch(arrival)
+            self._fetch(transfer, part)
         except wire.Failed as failed:
-            arrival.problem = "cancelled" if arrival.is_cancelled else failed.reason
+            problem = "cancelled" if arrival.is_cancelled else failed.reason
         except Exception:
             # Whatever it is, the prompt can still be computed.
             _LOG.exception("kv blocks not fetched")
-            arrival.problem = "failed"
-        finally:
+            problem = "failed"
+        if transfer.end(problem):
             arrival.on_cancel(None)
+            arrival.arrived = transfer.prefix()
             arrival.seconds = time.monotonic() - arrival.started_s
             self._finish(arrival)
 
-    def _fetch(self, arrival: Arrival) -> None:
+    def _fetch(self, transfer: _Transfer, part: int) -> None:
+        arrival, places = transfer.arrival, transfer.parts[part]
         whole_s = self._whole_s - (time.monotonic() - arrival.started_s)
-        if arrival.is_cancelled or whole_s <= 0:
+        if whole_s <= 0:
             raise wire.Failed("timeout")
         connection = self._connect(arrival)
-        with self._connections.kept(connection):
-            arrival.on_cancel(lambda: shut(connection))
+        with self._connections.kept(connection), transfer.connections.kept(connection):
             line = wire.Line(connection, self._wait_s, whole_s)
             nonce = wire.read_greeting(line.receive(wire.GREETING_BYTES))
-            count = len(arrival.blocks)
-            asked = wire.Asked(arrival.offer.id, arrival.first, count, self._buffers.blocks)
+            asked = wire.Asked(
+                arrival.offer.id,
+                arrival.first + places.start,
+                len(places),
+                self._buffers.blocks,
+                len(arrival.blocks),
+            )
             message, own_nonce = wire.request(asked, self._key, nonce)
             line.send(message)
             wire.read_answer(line.receive(wire.ANSWER_BYTES), self._store.block_bytes, self._key, own_nonce)
-            with self._buffers.one() as buffer:
-                while arrival.arrived < count:
-                    arrival.arrived += self._take(line, arrival, buffer)
+            with self._buffers.one(self._wait_s) as buffer:
+                while transfer.arrived[part] < len(places):
+                    rest = places[transfer.arrived[part] :]
+                    transfer.arrived[part] += self._take(line, arrival, rest, buffer)
 
-    def _take(self, line: wire.Line, arrival: Arrival, buffer: BlockBuffer) -> int:
+    def _take(self, line: wire.Line, arrival: Arrival, rest: range, buffer: BlockBuffer) -> int:
         """The next piece into the cache; returns its blocks."""
-        rest = arrival.blocks[arrival.arrived :]
         most = min(len(rest), self._buffers.blocks)
         count = wire.read_piece(line.receive(wire.PIECE_BYTES), most, self._store.block_bytes)
         line.receive_into(buffer.memory[: count * self._store.block_bytes])
         if arrival.is_cancelled:
             raise wire.Failed("cancelled")
-        buffer.write(rest[:count], arrival.after)
+        buffer.write(arrival.blocks[rest.start : rest.start + count], arrival.after)
         return count
 
     def _connect(self, arrival: Arrival) -> socket.socket:
+        if arrival.is_cancelled:
+            raise wire.Failed("cancelled")
         for address in arrival.offer.addresses:
             with suppress(OSError):
                 return socket.create_connection(address, timeout=self._wait_s)

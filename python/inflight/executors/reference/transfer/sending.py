@@ -21,8 +21,9 @@ from .connections import Connections
 
 _LOG = logging.getLogger("inflight.reference")
 
-#: Connections that wait to be accepted.
+#: Connections that wait to be accepted, and those that are served at once or wait for a buffer.
 _BACKLOG = 64
+_CONNECTIONS = 64
 
 
 class Sender:
@@ -37,13 +38,11 @@ class Sender:
         key: bytes,
         wait_s: float,
         whole_s: float,
-        *,
-        connections: int,
     ) -> None:
         self._listener, self._holds, self._store, self._buffers = listener, holds, store, buffers
         self._key, self._wait_s, self._whole_s = key, wait_s, whole_s
-        self._threads = ThreadPoolExecutor(connections, thread_name_prefix="kv-send")
-        self._places = threading.BoundedSemaphore(connections)
+        self._threads = ThreadPoolExecutor(_CONNECTIONS, thread_name_prefix="kv-send")
+        self._places = threading.BoundedSemaphore(_CONNECTIONS)
         self._connections = Connections()
         self._closing = False
         listener.listen(_BACKLOG)
@@ -112,10 +111,10 @@ class Sender:
         if hold is None or not 0 < asked.blocks <= len(hold.blocks) - asked.first or not asked.piece:
             tell(wire.Status.GONE)
             raise wire.Failed("gone")
-        with self._buffers.one() as buffer:
+        with self._buffers.one(self._wait_s) as buffer:
             tell(wire.Status.FOUND)
             self._send(line, hold, asked, buffer)
-        self._holds.fetched(hold)
+        self._holds.fetched(hold, asked.blocks, asked.whole)
 
     def _send(self, line: wire.Line, hold: Hold, asked: wire.Asked, buffer: BlockBuffer) -> None:
         blocks = hold.blocks[asked.first : asked.first + asked.blocks]

@@ -22,8 +22,8 @@ from .buffers import Buffers
 from .receiving import Fetcher
 from .sending import Sender
 
-#: Prompts on their way at once, in each direction; others wait for one to be through.
-_TRANSFERS = 4
+#: Connections that blocks come and go by at once, in each direction; others wait for one to be through.
+_CONNECTIONS = 8
 
 #: Of one direction, where no option says.
 _BUFFER_BYTES = 64 << 20
@@ -62,29 +62,28 @@ def open_transceiver(options: Options, pool: BlockPool, store: BlockStore, weigh
     wait_s = options.kv_transfer_timeout_ms / 1e3
     tokens = options.max_tokens_in_buffer
     blocks = _BUFFER_BYTES // store.block_bytes if tokens is None else tokens // pool.tokens_per_block
-    blocks = max(1, blocks // _TRANSFERS)
+    blocks = max(1, blocks // _CONNECTIONS)
     holds = Holds(pool, wait_s, time.monotonic)
     transfers = Transfers()
-    arrivals = Arrivals(pool, transfers)
+    arrivals = Arrivals(pool, transfers, wait_s, time.monotonic)
     handover = Handover(pool, store, holds, arrivals, transfers, Identity(weights, key))
     sender = Sender(
         listener,
         holds,
         store,
-        Buffers(store, blocks),
+        Buffers(store, blocks, _CONNECTIONS),
         key,
         wait_s,
         _WHOLE * wait_s,
-        connections=_TRANSFERS,
     )
     fetcher = Fetcher(
         arrivals.finish,
         store,
-        Buffers(store, blocks),
+        Buffers(store, blocks, _CONNECTIONS),
         key,
         wait_s,
         _WHOLE * wait_s,
-        transfers=_TRANSFERS,
+        threads=_CONNECTIONS,
     )
     return Transceiver(sender, fetcher, handover)
 

@@ -1,7 +1,7 @@
 """The messages between two workers: fixed sizes, little-endian, and blocks in pieces.
 
     server: greeting                  magic, version, nonce
-    client: request                   magic, id, nonce, first block, blocks, blocks of a piece, MAC
+    client: request                   magic, id, nonce, first block, blocks, of a piece, of all, MAC
     server: answer                    status, bytes of a block, MAC
     server: pieces                    blocks, bytes; the blocks. No blocks: the others are lost
 
@@ -27,7 +27,7 @@ NONCE_BYTES = 16
 
 _MAGIC, _VERSION = b"IFKV", 1
 _GREETING = struct.Struct(f"<4sI{NONCE_BYTES}s")
-_REQUEST = struct.Struct(f"<4s{ID_BYTES}s{NONCE_BYTES}sIII")
+_REQUEST = struct.Struct(f"<4s{ID_BYTES}s{NONCE_BYTES}sIIII")
 _ANSWER = struct.Struct("<IQ")
 _PIECE = struct.Struct("<IQ")
 
@@ -65,6 +65,8 @@ class Asked:
     blocks: int
     #: Of a piece, at most.
     piece: int
+    #: Of all connections that this prompt is fetched by.
+    whole: int
 
 
 def greeting() -> tuple[bytes, bytes]:
@@ -84,18 +86,18 @@ def read_greeting(data: bytes) -> bytes:
 def request(asked: Asked, key: bytes, server_nonce: bytes) -> tuple[bytes, bytes]:
     """A client's message, and the nonce in it."""
     nonce = secrets.token_bytes(NONCE_BYTES)
-    fields = _REQUEST.pack(_MAGIC, asked.id, nonce, asked.first, asked.blocks, asked.piece)
+    fields = _REQUEST.pack(_MAGIC, asked.id, nonce, asked.first, asked.blocks, asked.piece, asked.whole)
     return fields + _mac(key, b"fetch", server_nonce, fields), nonce
 
 
 def read_request(data: bytes, key: bytes, server_nonce: bytes) -> tuple[Asked, bytes, bool]:
     """What a client asks, its nonce, and whether it has the key. Errors: `Failed`."""
     fields, mac = data[: _REQUEST.size], data[_REQUEST.size :]
-    magic, id, nonce, first, blocks, piece = _REQUEST.unpack(fields)
+    magic, id, nonce, first, blocks, piece, whole = _REQUEST.unpack(fields)
     if magic != _MAGIC:
         raise Failed("protocol")
     is_known = hmac.compare_digest(mac, _mac(key, b"fetch", server_nonce, fields))
-    return Asked(bytes(id), first, blocks, piece), bytes(nonce), is_known
+    return Asked(bytes(id), first, blocks, piece, whole), bytes(nonce), is_known
 
 
 def answer(status: Status, block_bytes: int, key: bytes, client_nonce: bytes) -> bytes:
@@ -140,7 +142,11 @@ def _mac(key: bytes, purpose: bytes, nonce: bytes, fields: bytes) -> bytes:
 
 
 class Line:
-    """A connection whose every wait is bounded, and all of them together."""
+    """A connection whose every wait is bounded, and all of them together.
+
+    Waiting is the kernel's, one call for a whole piece: each call of Python's takes the interpreter's lock,
+    which the engine's thread needs.
+    """
 
     def __init__(
         self,
@@ -149,8 +155,12 @@ class Line:
         whole_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._connection, self._wait_s, self._clock = connection, wait_s, clock
+        self._connection, self._clock = connection, clock
         self._deadline_s = clock() + whole_s
+        connection.setblocking(True)
+        waits = struct.pack("ll", int(wait_s), max(1, int(wait_s % 1 * 1e6)))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            connection.setsockopt(socket.SOL_SOCKET, option, waits)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def receive(self, size: int) -> bytes:
@@ -165,7 +175,7 @@ class Line:
         while done < len(memory):
             self._be_patient()
             try:
-                count = self._connection.recv_into(memory[done:])
+                count = self._connection.recv_into(memory[done:], 0, socket.MSG_WAITALL)
             except OSError as error:
                 raise _failed(error) from error
             if not count:
@@ -183,14 +193,9 @@ class Line:
                 raise _failed(error) from error
 
     def _be_patient(self) -> None:
-        left_s = self._deadline_s - self._clock()
-        if left_s <= 0:
+        if self._clock() >= self._deadline_s:
             raise Failed("timeout")
-        try:
-            self._connection.settimeout(min(self._wait_s, left_s))
-        except OSError as error:
-            raise _failed(error) from error
 
 
 def _failed(error: OSError) -> Failed:
-    return Failed("timeout" if isinstance(error, TimeoutError) else "cut")
+    return Failed("timeout" if isinstance(error, (TimeoutError, BlockingIOError)) else "cut")
