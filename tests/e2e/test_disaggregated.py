@@ -4,6 +4,8 @@ the context and the other for the rest. The tokens are those of one worker.
 
 from __future__ import annotations
 
+import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -20,6 +22,7 @@ PROMPT = [40 + place % 200 for place in range(300)]
 #: Chunks of a prompt are the same on both, and so is every bit.
 OPTIONS = ("--tokens-per-block=16", "--executor-option", "batch_invariant=true")
 LENGTH = 40
+TRANSCEIVER = "--executor-option=cache_transceiver_backend=tcp"
 
 
 class Context(NamedTuple):
@@ -34,8 +37,7 @@ def start_worker(start: Start, *options: str) -> InflightProcess:
 
 
 def start_pair(start: Start, *options: str) -> tuple[InflightProcess, InflightProcess]:
-    transceiver = "--executor-option=cache_transceiver_backend=tcp"
-    first, second = (start_worker(start, transceiver, *options) for _ in range(2))
+    first, second = (start_worker(start, TRANSCEIVER, *options) for _ in range(2))
     return first, second
 
 
@@ -60,13 +62,21 @@ def ask_context(stream: TritonStream, **scalars: Any) -> Context:
 
 
 def generate(stream: TritonStream, params: Any = None, **scalars: Any) -> list[int]:
+    send_generation(stream, params, **scalars)
+    return received(stream)
+
+
+def received(stream: TritonStream) -> list[int]:
+    return [token for answer in stream.until_final() for token in tokens(answer)]
+
+
+def send_generation(stream: TritonStream, params: Any = None, **scalars: Any) -> None:
     asked = inputs(PROMPT, LENGTH, streaming=True, **scalars)
     parameters = {}
     if params is not None:
         asked.append(tensor("context_phase_params", params.reshape(1, -1), "UINT8"))
         parameters = {"request_type": "generation_only"}
     stream.send("generation", asked, parameters=parameters)
-    return [token for answer in stream.until_final() for token in tokens(answer)]
 
 
 def blocks_used(worker: InflightProcess) -> float:
@@ -95,3 +105,43 @@ def test_two_workers_answer_as_one(start: Start, whole: TritonStream, sampling: 
     assert generated[0] == told.token
     # They were fetched: nobody waits for the others of the second that they may be held.
     wait_until("the blocks are free", lambda: blocks_used(workers[0]) == 0, 0.5)
+
+
+def test_the_context_worker_is_killed_after_its_answer(start: Start, whole: TritonStream) -> None:
+    first, second = start_pair(start)
+    with streams(second) as [generation]:
+        with streams(first) as [context]:
+            told = ask_context(context)
+            first.send(signal.SIGKILL)
+        assert generate(generation, told.params) == generate(whole)
+    assert "kv blocks fetched in part" in second.log
+
+
+def test_the_context_worker_is_killed_while_its_blocks_are_fetched(start: Start, whole: TritonStream) -> None:
+    first, second = start_pair(start)
+    with streams(second) as [generation]:
+        with streams(first) as [context]:
+            told = ask_context(context)
+            # The connection is made by the kernel, and then nothing comes.
+            first.send(signal.SIGSTOP)
+            send_generation(generation, told.params)
+            time.sleep(0.3)
+            first.send(signal.SIGKILL)
+        assert received(generation) == generate(whole)
+    assert "kv blocks fetched in part" in second.log
+
+
+def test_the_generation_worker_is_killed_while_it_fetches(start: Start, whole: TritonStream) -> None:
+    """The context worker's blocks are free soon, and another worker continues from the same bytes or, later,
+    computes them."""
+    first, second = start_pair(start)
+    third = start_worker(start, TRANSCEIVER)
+    with streams(first, third) as [context, other]:
+        told = ask_context(context)
+        with streams(second) as [generation]:
+            second.send(signal.SIGSTOP)
+            send_generation(generation, told.params)
+            time.sleep(0.1)
+            second.send(signal.SIGKILL)
+        assert generate(other, told.params) == generate(whole)
+        wait_until("the blocks are free", lambda: blocks_used(first) == 0, 2)

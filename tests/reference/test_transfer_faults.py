@@ -5,6 +5,7 @@ held longer than its time.
 from __future__ import annotations
 
 import os
+import random
 import socket
 import time
 from collections.abc import Callable
@@ -372,3 +373,33 @@ def test_an_executor_ends_while_blocks_come(model: str) -> None:
         generation.executor.shutdown()
         context.executor.shutdown()
         assert time.monotonic() - started < 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_leaks(model: str, seed: int) -> None:
+    """Contexts that are fetched, once, twice, never or in part; requests that are cancelled anywhere."""
+    draw = random.Random(seed)
+    with pair(model, **PIECES) as workers, peer(hang) as silent:
+        context, generation = workers
+        for _ in range(40):
+            prompt = [draw.randrange(VOCAB_SIZE) for _ in range(draw.choice([3, 9, 30, 70]))]
+            if draw.random() < 0.2:
+                context.executor.cancel([context.send(prompt, tensors=phase("context_only"))])
+                context.drain()
+                continue
+            told = context.context(prompt)
+            for _ in range(draw.choice([0, 1, 1, 2])):
+                params = told.params
+                if unpack(params, b"").offer is not None and draw.random() < 0.4:
+                    params = offered(params, addresses=silent.addresses)
+                client_id = generation.send(prompt, 3, tensors=phase("generation_only", params))
+                time.sleep(draw.choice([0, 0, 0.002, 0.01]))
+                if draw.random() < 0.7:
+                    generation.executor.cancel([client_id])
+                generation.drain()
+        for worker in workers:
+            worker.wait_until_free(3 * TIMEOUT_MS / 1e3)
+            handover = worker.executor._engine.handover
+            assert handover is not None
+            assert len(handover.holds) == len(handover.arrivals) == 0
+            assert not worker.executor._engine._planner._arriving

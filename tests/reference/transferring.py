@@ -95,6 +95,12 @@ class Asking:
         answer.tokens, answer.reason, answer.rows = one.tokens, one.finish_reason, one.rows
         return answer
 
+    def drain(self) -> None:
+        """Until the request that was sent last has its final row."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not any(one.final for one in rows(self.executor.await_responses(1.0))):
+            assert time.monotonic() < deadline, "no answer"
+
     def ask(self, prompt: Sequence[int], max_tokens: int = 12, **fields: Any) -> Answer:
         return self.wait(self.send(prompt, max_tokens, **fields))
 
