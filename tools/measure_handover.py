@@ -129,10 +129,15 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=8)
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--devices", default="0,0", help="GPUs of the two workers")
+    parser.add_argument("--no-whole", action="store_true", help="compute no whole prompts to compare")
     parser.add_argument("--option", action="append", default=[], help="NAME=VALUE of both executors")
     arguments = parser.parse_args()
     draw = random.Random(1)
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "rms_norm_eps": 1e-5}
+    config: dict[str, Any] = {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "rms_norm_eps": 1e-5,
+    }
     config |= SHAPES[arguments.shape] | {"max_position_embeddings": arguments.prompt + 8192}
     with tempfile.TemporaryDirectory() as directory:
         (Path(directory) / "config.json").write_text(json.dumps(config))
@@ -256,12 +261,13 @@ def measure(arguments: argparse.Namespace, model: str, draw: random.Random, voca
 
     windows = []
     streams = start_streams()
-    for _ in range(min(3, arguments.prompts)):
+    for _ in range(0 if arguments.no_whole else min(3, arguments.prompts)):
         start = time.perf_counter()
         client_id = worker.send(random_prompt(arguments.prompt), _ANSWER)
         windows.append((start, worker.rows_of(client_id, 1)[0] + _MARGIN_S))
-    print(described("streams, while prompts are computed here", gaps(streams, windows)))
-    print(described("whole, first token", [stop - start - _MARGIN_S for start, stop in windows]))
+    if windows:
+        print(described("streams, while prompts are computed here", gaps(streams, windows)))
+        print(described("whole, first token", [stop - start - _MARGIN_S for start, stop in windows]))
     end(streams)
     line.send(None)
     worker.executor.shutdown()

@@ -37,7 +37,7 @@ from .transferring import (
 
 PROMPT = [3 + (11 * place) % 50 for place in range(61)]
 #: One block a piece.
-PIECES = {"max_tokens_in_buffer": SIZE}
+PIECES: dict[str, Any] = {"max_tokens_in_buffer": SIZE}
 #: What is sent before the first piece.
 HEAD = wire.GREETING_BYTES + wire.ANSWER_BYTES
 

@@ -15,6 +15,9 @@ import torch
 from .model import TorchModel
 from .operations import Tensor
 
+#: Bytes of one copy between host and device. What an iteration copies, a few bytes, waits for one of them.
+_COPIED_BYTES = 1 << 20
+
 
 class TorchBlocks:
     """Implements `core.block_store.BlockStore`."""
@@ -45,6 +48,12 @@ def _wide(cache: Tensor) -> Tensor:
     return cache.view(wide)
 
 
+def _copy(source: Tensor, target: Tensor) -> None:
+    for start in range(0, len(source), _COPIED_BYTES):
+        part = source[start : start + _COPIED_BYTES]
+        target[start : start + len(part)].copy_(part, non_blocking=True)
+
+
 class TorchBuffer:
     """Implements `core.block_store.BlockBuffer`."""
 
@@ -67,14 +76,14 @@ class TorchBuffer:
             staged, size = self._part(len(blocks))
             torch.index_select(self._cache, 1, self._upload(blocks), out=staged)
             if self._cuda:
-                self._host[:size].copy_(self._staged[:size], non_blocking=True)
+                _copy(self._staged[:size], self._host)
         self._wait()
 
     def write(self, blocks: Sequence[int], after: Any) -> None:
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             staged, size = self._part(len(blocks))
             if self._cuda:
-                self._staged[:size].copy_(self._host[:size], non_blocking=True)
+                _copy(self._host[:size], self._staged)
             places = self._upload(blocks)
             if after is not None and self._stream is not None:
                 self._stream.wait_event(after)
