@@ -10,7 +10,8 @@ servers, and the table; measures nothing itself.
             --max-num-seqs 1024 --max-model-len 40960"
 
 Weights are random. A command may begin with variables, as in a shell; `{model}` is the directory that is
-written, `{port}` a free port. DIRECTORY holds Mooncake's `conversation_trace.jsonl` and
+written, `{port}` a free port, `{file:PATH}` a copy of a file in which they are filled in as well, such as a
+topology of `tools/phases` for `inflight launch`. DIRECTORY holds Mooncake's `conversation_trace.jsonl` and
 `synthetic_trace.jsonl`, whose lengths are scaled to a quarter; without it their loads are left out.
 """
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -146,7 +148,17 @@ class Server:
             port = found.getsockname()[1]
         self.address = f"127.0.0.1:{port}"
         self._log = log
-        words = command.replace("{model}", str(model)).replace("{port}", str(port))
+
+        def filled(text: str) -> str:
+            return text.replace("{model}", str(model)).replace("{port}", str(port))
+
+        def copied(found: re.Match[str]) -> str:
+            path = Path(found[1])
+            copy = model.parent / path.name
+            copy.write_text(filled(path.read_text()))
+            return str(copy)
+
+        words = filled(re.sub(r"\{file:([^}]+)\}", copied, command))
         with log.open("wb") as output:
             self._process = subprocess.Popen(
                 ["sh", "-c", f"exec env {words}"], stdout=output, stderr=output, start_new_session=True
