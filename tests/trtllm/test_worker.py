@@ -42,8 +42,10 @@ def checkpoint_with_tokenizer(directory: Path, **config: Any) -> Path:
     return directory
 
 
-def run_worker(start: Start, model: Path, environment: dict[str, str], *options: str) -> InflightProcess:
-    arguments = [f"--executor-option={option}" for option in options]
+def run_worker(
+    start: Start, model: Path, environment: dict[str, str], *options: str, worker: tuple[str, ...] = ()
+) -> InflightProcess:
+    arguments = [*(f"--executor-option={option}" for option in options), *worker]
     return start(
         "worker", str(model), "--executor=tensorrt_llm", "--grpc-port=0", "--metrics-port=0", *arguments,
         environment=environment,

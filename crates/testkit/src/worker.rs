@@ -131,9 +131,15 @@ impl Received {
 
     /// Sends the first token, with which a context ends, and what it leaves.
     pub async fn context(&self, token: i32, params: &'static [u8]) {
+        self.context_ended(token, params, FinishReason::Length)
+            .await;
+    }
+
+    /// The same with this reason.
+    pub async fn context_ended(&self, token: i32, params: &'static [u8], reason: FinishReason) {
         let params = Bytes::from_static(params);
         self.rows(StepBatch::from_iter([Row {
-            finish_reason: FinishReason::Length,
+            finish_reason: reason,
             is_final: true,
             context_phase: Some(&params),
             ..Row::new(self.handle, &[token])

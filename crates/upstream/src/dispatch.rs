@@ -11,6 +11,7 @@ use super::connection::Connection;
 use super::delivery::Tried;
 use super::handles::Handle;
 use super::inbox::Inbox;
+use super::phases::Phases;
 use super::placement::Placed;
 use super::prompt_request::PromptRequest;
 use super::registry::Sequences;
@@ -78,6 +79,9 @@ fn send_all(
         connection,
         handles: Vec::new(),
         sequences,
+        is_context: prompts
+            .iter()
+            .any(|prompt| matches!(prompt.phases, Phases::Context)),
         timer: None,
         placed,
     };
@@ -122,6 +126,8 @@ pub struct OpenHandles {
     connection: Arc<Connection>,
     handles: Vec<Handle>,
     sequences: u32,
+    /// Whether they are for the context phase alone.
+    is_context: bool,
     /// Ends them at their deadline.
     timer: Option<AbortHandle>,
     /// Why the worker was picked, where its reports are heard.
@@ -153,6 +159,11 @@ impl OpenHandles {
     /// How many choices each handle has.
     pub fn sequences(&self) -> usize {
         self.sequences as usize
+    }
+
+    /// Whether they are for the context phase alone: what they leave is continued elsewhere.
+    pub fn is_context(&self) -> bool {
+        self.is_context
     }
 
     /// The worker's `host:port`.

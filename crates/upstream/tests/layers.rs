@@ -33,7 +33,7 @@ const CRATE: Arrows = &[
     ("context", &["chat_templates", "metrics", "shared_stream", "table"]),
     ("stops", &["pool", "table"]),
     ("delivery", &["metrics", "pulse", "stops", "trace"]),
-    ("dispatch", &["connection", "delivery", "handles", "inbox", "placement", "prompt_request", "registry", "request_queue", "table"]),
+    ("dispatch", &["connection", "delivery", "handles", "inbox", "phases", "placement", "prompt_request", "registry", "request_queue", "table"]),
     ("transcript", &[]),
     ("survival", &["delivery", "dispatch", "inbox", "metrics", "process"]),
     ("holding", &["inbox", "metrics", "survival"]),

@@ -55,6 +55,8 @@ pub(crate) enum Destination {
         handle: Handle,
         wants_cached_tokens: bool,
         may_wait: bool,
+        /// The last row has what the context phase leaves.
+        context_only: bool,
     },
     Plain {
         id: Option<String>,

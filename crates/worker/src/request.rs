@@ -61,6 +61,8 @@ pub(crate) enum Incoming {
         timeout: Option<Duration>,
         wants_cached_tokens: bool,
         may_wait: bool,
+        /// As [`PlainRequest::context_only`].
+        context_only: bool,
     },
     /// New work, one executor request per row of the batch, each with its prompt where responses
     /// repeat it.
@@ -242,6 +244,7 @@ fn step(
         timeout: parameters.timeout,
         wants_cached_tokens,
         may_wait: parameters.may_wait,
+        context_only: parameters.context_only,
     })
 }
 

@@ -10,12 +10,11 @@ use inflight_kserve::inference::ModelInferResponse;
 use inflight_kserve::names;
 use inflight_kserve::step::{FinishReason, Row, RowError, TopLogProbs};
 use inflight_kserve::tensor::{DataType, ResponseBuilder};
-use tonic::Code;
 
 use crate::executor::{ClientId, NamedTensor, Request};
 use crate::model::CORE_MODEL_VERSION;
 use crate::request::PlainRequest;
-use crate::response::{FailedRow, empty, is_final};
+use crate::response::{FailedRow, empty, is_final, no_context};
 use crate::shared_memory::Placements;
 
 /// Fills beams that are shorter than the longest, in ids and log probabilities, as Triton does.
@@ -156,15 +155,7 @@ impl Responder {
         }
         if self.lacks_context(row, tensors) {
             return Err(Box::new(FailedRow {
-                error: RowError {
-                    row: 0,
-                    code: Code::Internal,
-                    text: format!(
-                        "the executor ended a `context_only` request without `{}`",
-                        names::CONTEXT_PHASE_PARAMS
-                    ),
-                    retry_after_ms: 0,
-                },
+                error: no_context(),
                 response: self.request.empty(is_final),
             }));
         }

@@ -16,6 +16,20 @@ pub(crate) struct FailedRow {
     pub(crate) response: ModelInferResponse,
 }
 
+/// The error of a context phase that ended by itself and left nothing to generate from.
+pub(crate) fn no_context() -> RowError {
+    RowError {
+        row: 0,
+        code: Code::Internal,
+        text: format!(
+            "the executor ended a `{}` request without `{}`",
+            names::CONTEXT_ONLY,
+            names::CONTEXT_PHASE_PARAMS
+        ),
+        retry_after_ms: 0,
+    }
+}
+
 /// A response without outputs, of the model with this name.
 pub(crate) fn empty(model: &str, id: &str, is_final: bool) -> ModelInferResponse {
     let flag = InferParameter {

@@ -46,7 +46,7 @@ _GUIDES = (
     " `--executor tensorrt_llm --executor-option guided_decoding_backend=NAME`"
 )
 _LENGTH = _limit("--max-seq-len", "max_seq_len")
-_APART = _not_supported("workers for prompts and workers for answers are not started by one server")
+_APART = "use `inflight launch` with a topology whose models have `phases`: `context` and `generation`"
 #: Option, with dashes for underscores -> what to do instead.
 OPTIONS = {
     "--model": _MODEL,

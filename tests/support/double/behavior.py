@@ -435,6 +435,7 @@ class LLM:
         result._sim_outputs, result._sim_cached = outputs, self._sim_find_cached(cache_salt)
         result.values["outputs"] = outputs[: given["n"]]
         result._sim_params = sampling_params
+        result._sim_is_context = kind == "context_only"
         self._sim_results[identity] = result
         wanted = {
             "exclude_input_from_output": True,
@@ -522,6 +523,7 @@ class RequestOutput:
     _sim_identity: int
     _sim_queue: Any
     _sim_params: Any
+    _sim_is_context: bool
     _sim_outputs: list[Any]
     _sim_cached: int
 
@@ -573,6 +575,14 @@ class RequestOutput:
             # Of several sequences, only the one that ends the request is told why.
             output.values["finish_reason"] = FINISH[reason]
             output.values["stop_reason"] = stop_reason(self._sim_params, output.token_ids)
+        if self._sim_is_context and result.context_phase_params is not None:
+            phase = result.context_phase_params
+            output.values["disaggregated_params"] = MODULES["tensorrt_llm"].llmapi.DisaggregatedParams(
+                request_type="context_only",
+                first_gen_tokens=phase.first_gen_tokens,
+                ctx_request_id=phase.req_id,
+                opaque_state=b"\x00state",
+            )
 
 
 FINISH = {"END_ID": "stop", "STOP_WORDS": "stop", "LENGTH": "length", "NOT_FINISHED": "not_finished"}

@@ -273,8 +273,18 @@ impl ActiveRequest {
             };
             let was_finished = choice.finish.is_some();
             let context = details.and_then(|details| details.context_phase.as_ref());
-            // Its worker was asked for no more than this token.
-            let context = context.filter(|_| delta.finish == WorkerReason::Length);
+            // Its worker was asked for no more than this token, and TensorRT-LLM's runtimes say either.
+            let is_open = [WorkerReason::Length, WorkerReason::NotFinished].contains(&delta.finish);
+            let context = context.filter(|_| is_open);
+            if delta.last_of_handle
+                && is_open
+                && context.is_none()
+                && self.holding.work().handles.is_context()
+            {
+                // It would look like a whole answer.
+                self.retry = Some(RetryReason::Unavailable);
+                return Err(ApiError::internal());
+            }
             let (finish, is_end) = match context {
                 Some(_) => (WorkerReason::NotFinished, false),
                 None => (delta.finish, delta.last_of_handle),

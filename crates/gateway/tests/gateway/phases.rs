@@ -124,7 +124,8 @@ async fn an_executor_that_cannot_resume_repeats_the_first_token() {
     let body = chat(json!({"stream": true, "max_tokens": 9, "temperature": 0}));
     let serve = async {
         let first = context.next_request().await;
-        first.context(tokens("H")[0], LEFT).await;
+        let reason = FinishReason::NotFinished;
+        first.context_ended(tokens("H")[0], LEFT, reason).await;
         let second = generation.next_request().await;
         assert_eq!(kind(&second.message), Some("generation_only"));
         assert!(values::<i32>(&second.message, names::GENERATED_IDS).is_empty());
@@ -187,6 +188,27 @@ async fn a_context_that_is_lost_is_computed_by_the_other_worker() {
     };
     let (answer, ()) = tokio::join!(gateway.post(PATH, &body), serve);
     assert_eq!(answer.json()["choices"][0]["message"]["content"], "Hi");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_context_that_leaves_nothing_is_no_answer() {
+    for reason in [FinishReason::Length, FinishReason::NotFinished] {
+        let (mut context, mut generation, gateway) = apart(true, &[]).await;
+        let body = chat(json!({"max_tokens": 9}));
+        let serve = async {
+            let first = context.next_request().await;
+            first.finish(&tokens("H"), reason).await;
+            let whole = generation.next_request().await;
+            assert_eq!(kind(&whole.message), None);
+            whole.finish(&tokens("Hi"), FinishReason::EndId).await;
+        };
+        let (answer, ()) = tokio::join!(gateway.post(PATH, &body), serve);
+        let answer = answer.json();
+        assert_eq!(
+            answer["choices"][0]["message"]["content"], "Hi",
+            "{reason:?}"
+        );
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,7 +12,7 @@ const NO_BUDGET: &str =
 const NO_MEDIA: &str = "The model's own processor decides how images are read. Leave it out.";
 const NO_TELLING: &str = "The response cannot contain it. Leave it out.";
 const NO_DISAGGREGATION: &str =
-    "Prefill and generation are not split between servers. Leave it out.";
+    "The gateway itself chooses the workers for a prompt and for its answer. Leave it out.";
 const NO_PARSER: &str = "The operator names the model's formats with `--tool-parser` and `--reasoning-parser`. \
      Leave it out.";
 const RETURN_TOKEN_IDS: &str = "Send `return_token_ids` instead.";

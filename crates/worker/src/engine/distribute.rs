@@ -3,6 +3,7 @@
 //! When all rows belong to one stream, as with a single gateway, client ids are replaced by handles and
 //! the other columns move on untouched; otherwise each row goes to its own stream.
 
+use std::cell::OnceCell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -17,6 +18,7 @@ use super::{AWAIT_TIMEOUT, Engine, NotAdmitted};
 use crate::executor::{ClientId, ResponseBatch};
 use crate::metrics::{Metrics, Outcome, RequestEnd};
 use crate::outbox::{Moment, Outbox};
+use crate::response::no_context;
 use crate::trace::{Part, RequestTrace};
 
 /// Buffers that live as long as the thread.
@@ -186,7 +188,7 @@ fn account(
             uniform = false;
             continue;
         };
-        uniform &= !request.ended;
+        uniform &= !(request.ended || request.context_only && *last != 0);
         request.output_tokens += tokens;
         may_wait &= waits_for_more(request, *last != 0);
         if request.first_row.is_none() {
@@ -290,6 +292,7 @@ fn spread(
     moment: Moment,
     scratch: &mut Scratch,
 ) {
+    let without = OnceCell::new();
     let mut tensors = batch.tensors.as_slice();
     for mut row in batch.rows.rows() {
         let own = tensors
@@ -316,6 +319,15 @@ fn spread(
                 let mut phases = own.iter();
                 let phase = phases.find(|(_, tensor)| tensor.name == names::CONTEXT_PHASE_PARAMS);
                 row.context_phase = phase.map(|(_, tensor)| &tensor.data).or(row.context_phase);
+                // It would look like a whole answer.
+                let lacks_context = request.context_only
+                    && row.is_final
+                    && row.error.is_none()
+                    && row.context_phase.is_none()
+                    && !is_cut(row.finish_reason as u8);
+                if lacks_context {
+                    row.error = Some(without.get_or_init(no_context));
+                }
                 let may_wait = waits_for_more(request, row.is_final);
                 outbox.put_step_row(&row, handle, may_wait, moment)
             }

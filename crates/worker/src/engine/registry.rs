@@ -25,6 +25,8 @@ pub(super) struct LiveRequest {
     /// Rows travel in step messages under this handle; plain rows keep their client id.
     pub(super) handle: Option<Handle>,
     pub(super) wants_cached_tokens: bool,
+    /// Whether its last row must have what its context phase leaves.
+    pub(super) context_only: bool,
     /// Whether nobody reads its rows before the last.
     pub(super) may_wait: bool,
     /// The final row has come; the request goes at the end of the iteration.
@@ -68,11 +70,14 @@ impl LiveRequest {
         prompt_tokens: usize,
         now: Instant,
     ) -> Self {
+        let context_only =
+            matches!(destination, Destination::Step { context_only, .. } if *context_only);
         let (handle, wants_cached_tokens, may_wait, name) = match destination {
             Destination::Step {
                 handle,
                 wants_cached_tokens,
                 may_wait,
+                ..
             } => (Some(*handle), *wants_cached_tokens, *may_wait, None),
             Destination::Plain { id, connection } => {
                 let name = id.as_deref().map(|id| RequestName {
@@ -87,6 +92,7 @@ impl LiveRequest {
             outbox: Some(Arc::clone(outbox)),
             handle,
             wants_cached_tokens,
+            context_only,
             may_wait,
             name,
             ..Self::without_client(prompt_tokens, now)
@@ -105,6 +111,7 @@ impl LiveRequest {
             outbox: None,
             handle: None,
             wants_cached_tokens: false,
+            context_only: false,
             may_wait: false,
             ended: false,
             name: None,

@@ -73,6 +73,7 @@ impl Shared {
                 timeout,
                 wants_cached_tokens,
                 may_wait,
+                context_only,
             } => {
                 // A worker that leaves says so on the streams that carry handles.
                 outbox.bind_steps(self.engine.place());
@@ -80,6 +81,7 @@ impl Shared {
                     handle,
                     wants_cached_tokens,
                     may_wait,
+                    context_only,
                 };
                 self.start_step(outbox, handle, *request, timeout, &destination, trace());
             }

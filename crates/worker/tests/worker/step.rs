@@ -288,6 +288,27 @@ async fn a_context_comes_with_what_it_leaves() {
 }
 
 #[tokio::test]
+async fn a_context_that_leaves_nothing_is_an_error() {
+    let (mut worker, script) = Worker::scripted(&["context_phase"]).await;
+    let mut stream = worker.stream().await;
+    let mut request = step_request(1, &[1, 2], 3);
+    request.parameter(
+        names::REQUEST_TYPE,
+        ParameterChoice::StringParam(names::CONTEXT_ONLY.to_owned()),
+    );
+    stream.send(request.build()).await;
+    let asked = script.request().await.client_id;
+    script.give([Row {
+        finish_reason: FinishReason::Length,
+        is_final: true,
+        ..Row::new(asked, &[5])
+    }]);
+    let batch = stream.rows().await;
+    assert_eq!(batch.errors[0].code, Code::Internal);
+    assert!(batch.errors[0].text.contains("`context_phase_params`"));
+}
+
+#[tokio::test]
 async fn more_than_the_worker_holds_is_refused_row_by_row() {
     let executor = SimulatedExecutor::new(SimulatedOptions {
         max_batch_size: 2,
