@@ -240,7 +240,7 @@ def measure(arguments: argparse.Namespace, model: str, draw: random.Random, voca
     quiet = gaps(streams, [(start, time.perf_counter())])
     print(described("streams, undisturbed", quiet), flush=True)
     end(streams)
-    windows, busy = [], []
+    comes, follows, busy = [], [], []
     streams = start_streams()
     for _ in range(arguments.prompts):
         prompt = random_prompt(arguments.prompt)
@@ -248,10 +248,13 @@ def measure(arguments: argparse.Namespace, model: str, draw: random.Random, voca
         time.sleep(2 * _MARGIN_S)
         told = fetched(prompt, params)
         busy.append(told)
-        windows.append((told[0], told[0] + told[1] + _MARGIN_S))
-    noticed = gaps(streams, windows)
+        done = told[0] + told[4] + told[2]
+        comes.append((told[0], done))
+        follows.append((done, told[0] + told[1] + _MARGIN_S))
+    noticed, after = gaps(streams, comes), gaps(streams, follows)
     end(streams)
     print(described("streams, while blocks come", noticed))
+    print(described("streams, next to the new answer", after))
     print(f"p99 is {percentile(noticed, 0.99) / percentile(quiet, 0.99):.2f} times undisturbed")
     print(described("with streams, own", [one[1] for one in busy]))
     print(described("with streams, transfer", [one[2] for one in busy]))
