@@ -179,13 +179,13 @@ def measure(arguments: argparse.Namespace, model: str, draw: random.Random, voca
         return params, seconds
 
     begun: list[float] = []
-    begin = handover.arrivals.begin
+    begin = handover.fetches.begin
 
-    def note(receiver: Any, arrival: Any) -> None:
+    def note(receiver: Any, fetch: Any) -> None:
         begun.append(time.perf_counter())
-        begin(receiver, arrival)
+        begin(receiver, fetch)
 
-    handover.arrivals.begin = note
+    handover.fetches.begin = note
 
     def fetched(prompt: list[int], params: bytes) -> tuple[float, ...]:
         """When it was asked; seconds to its own first token, of the transfer, of both without, and of these

@@ -401,5 +401,5 @@ def test_nothing_leaks(model: str, seed: int) -> None:
             worker.wait_until_free(3 * TIMEOUT_MS / 1e3)
             handover = worker.executor._engine.handover
             assert handover is not None
-            assert len(handover.holds) == len(handover.arrivals) == 0
+            assert len(handover.holds) == len(handover.fetches) == 0
             assert not worker.executor._engine._planner._arriving

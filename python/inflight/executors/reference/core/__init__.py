@@ -19,6 +19,9 @@
     pooling    hidden states to an embedding    log_probs  what is reported of a token
     seeing     files of images to pixels        images     a prompt that has some
     image_cache  what they became
+    handover   prompts for and from other workers  context_phase  the bytes between the two
+    holds      blocks that wait for others      fetches    blocks on their way here
+    block_store  the seam: blocks as bytes
     rows       columns of a response            metrics    what a sequence took
     statistics what an iteration did
 

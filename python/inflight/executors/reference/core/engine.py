@@ -166,13 +166,13 @@ class Engine:
                 # It is planned again, with whatever came.
                 self._planner.undo(work, rows)
                 iteration.give_up()
-                self._begin_arrivals()
+                self._begin_fetches()
                 return
             if work.late:
                 self._collect_all(iteration)
                 self._unchosen = pending
             self._in_flight.append(_InFlight(work, rows, pending, launched_s))
-        self._begin_arrivals()
+        self._begin_fetches()
         handover = self.handover
         self._is_stalled = (
             launched is None and not self._in_flight and handover is not None and handover.is_waiting
@@ -218,10 +218,10 @@ class Engine:
     def _settle(self) -> None:
         """Takes what other workers sent, and gives back what none has fetched."""
         if self.handover is not None:
-            for arrival in self.handover.settle():
-                self._planner.arrive(arrival)
+            for fetch in self.handover.settle():
+                self._planner.arrive(fetch)
 
-    def _begin_arrivals(self) -> None:
+    def _begin_fetches(self) -> None:
         if self.handover is not None:
             self.handover.begin(self._planner.take_expecting())
 

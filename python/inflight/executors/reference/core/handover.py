@@ -3,7 +3,7 @@ that another one computed.
 
 Owns what a context phase leaves behind, and how a request continues from it: as one that was resumed after
 its first token, with blocks that come from elsewhere. Whatever fails of that is computed here instead. Knows
-nothing of sockets: blocks are moved by an `arrivals.Receiver` and by the reader of `holds.Holds`.
+nothing of sockets: blocks are moved by a `fetches.Receiver` and by the reader of `holds.Holds`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import numpy as np
 from inflight.executors.base import FinishReason, NamedTensor, Request
 
 from . import reuse
-from .arrivals import Arrival, Arrivals, Receiver, Transfers
 from .block_store import BlockStore
 from .blocks import BlockPool
 from .context_phase import (
@@ -32,6 +31,7 @@ from .context_phase import (
     unpack,
 )
 from .extras import read_extras
+from .fetches import Fetch, Fetches, Receiver, Transfers
 from .holds import Holds
 from .refusal import invalid
 from .rows import Row
@@ -58,11 +58,11 @@ class Handover:
         pool: BlockPool,
         store: BlockStore,
         holds: Holds,
-        arrivals: Arrivals,
+        fetches: Fetches,
         transfers: Transfers,
         identity: Identity,
     ) -> None:
-        self.holds, self.arrivals, self.transfers = holds, arrivals, transfers
+        self.holds, self.fetches, self.transfers = holds, fetches, transfers
         self._pool, self._store, self._identity = pool, store, identity
         self._receiver: Receiver | None = None
         self._addresses: Sequence[tuple[str, int]] = ()
@@ -74,17 +74,17 @@ class Handover:
     def on_change(self, wake: Callable[[], None]) -> None:
         """Calls ``wake``, from any thread, when an iteration has something to do here."""
         self.holds.on_change(wake)
-        self.arrivals.on_change(wake)
+        self.fetches.on_change(wake)
 
     def left_s(self) -> float | None:
         """Seconds until something is to be given back or up; None: nothing is."""
-        left = [one for one in (self.holds.left_s(), self.arrivals.left_s()) if one is not None]
+        left = [one for one in (self.holds.left_s(), self.fetches.left_s()) if one is not None]
         return min(left, default=None)
 
     @property
     def is_waiting(self) -> bool:
         """Whether something will happen without an iteration: blocks come, or are given back."""
-        return bool(len(self.arrivals) or len(self.holds))
+        return bool(len(self.fetches) or len(self.holds))
 
     # The side that computes prompts.
 
@@ -172,7 +172,7 @@ class Handover:
             return  # nothing is held, or every token must be computed here
         problem = self._problem(sequence, phase, offer)
         if problem is None:
-            sequence.arrival = Arrival(offer, state.request.client_id)
+            sequence.fetch = Fetch(offer, state.request.client_id)
         else:
             self.transfers.fallbacks[problem] += 1
             _LOG.warning(
@@ -206,22 +206,22 @@ class Handover:
             return
         after = self._store.fence()
         for sequence in sequences:
-            if sequence.arrival is not None:
-                sequence.arrival.after = after
-                self.arrivals.begin(receiver, sequence.arrival)
+            if sequence.fetch is not None:
+                sequence.fetch.after = after
+                self.fetches.begin(receiver, sequence.fetch)
 
-    def settle(self) -> list[Arrival]:
+    def settle(self) -> list[Fetch]:
         """Gives back what is held no longer; returns the transfers that are over."""
         self.holds.sweep()
-        over = self.arrivals.take()
-        for arrival in over:
-            if arrival.problem is not None:
+        over = self.fetches.take()
+        for fetch in over:
+            if fetch.problem is not None:
                 _LOG.warning(
                     "kv blocks fetched in part reason=%s client_id=%d blocks=%d of=%d",
-                    arrival.problem,
-                    arrival.client_id,
-                    arrival.arrived,
-                    len(arrival.blocks),
+                    fetch.problem,
+                    fetch.client_id,
+                    fetch.arrived,
+                    len(fetch.blocks),
                 )
         return over
 

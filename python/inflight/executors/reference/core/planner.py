@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from . import lanes, reuse, scheduler
-from .arrivals import Arrival
 from .blocks import GONE, BlockPool, BlockTable, blocks_for
+from .fetches import Fetch
 from .lanes import NO_LANE_ROWS, LaneRows, Lanes
 from .pace import Pace
 from .queue import WaitingQueue
@@ -63,7 +63,7 @@ class Planner:
         self._quiet_limits = replace(limits, idle_num_tokens=_QUIET_TOKENS)
         self._free_slots = list(range(limits.max_batch_size - 1, -1, -1))
         #: Sequences in flight whose blocks come from another worker, and those of them that just got theirs.
-        self._arriving: dict[Arrival, SequenceState] = {}
+        self._arriving: dict[Fetch, SequenceState] = {}
         self._expecting: list[SequenceState] = []
         #: Sequences that generate next, with nothing computed here before, and those whose blocks are not all
         #: found by others yet.
@@ -87,20 +87,20 @@ class Planner:
     def take_expecting(self) -> list[SequenceState]:
         """Sequences that have the blocks since the last call that their prompts are to be fetched into."""
         taken, self._expecting = self._expecting, []
-        return [one for one in taken if one.arrival is not None]
+        return [one for one in taken if one.fetch is not None]
 
-    def arrive(self, arrival: Arrival) -> None:
+    def arrive(self, fetch: Fetch) -> None:
         """What came of a prompt's blocks is here: the rest is computed."""
-        sequence = self._arriving.pop(arrival)
-        sequence.arrival = None
-        if arrival.arrived == len(arrival.blocks):
+        sequence = self._arriving.pop(fetch)
+        sequence.fetch = None
+        if fetch.arrived == len(fetch.blocks):
             sequence.context_done = len(sequence.prompt)
             if not sequence.chooses_on_the_host and sequence.launched == 1:
                 # As where it was computed: the first token's row is one of generation.
                 sequence.context = sequence.prompt
                 self._entering.append(sequence)
         elif self.pool.window is None:
-            sequence.context_done = (arrival.first + arrival.arrived) * self.pool.tokens_per_block
+            sequence.context_done = (fetch.first + fetch.arrived) * self.pool.tokens_per_block
         elif sequence.table is not None:
             # What is computed of them needs what left the window.
             self.pool.release(sequence.table)
@@ -255,7 +255,7 @@ class Planner:
             one.context_left,
             ending=one.ending,
             is_idle=one.owner.is_idle,
-            arriving=one.arrival is not None,
+            arriving=one.fetch is not None,
         )
         if one.beams is not None and not one.context_left:
             held = len({block for table in one.all_tables for block in table.blocks})
@@ -329,7 +329,7 @@ class Planner:
     def _fetches(self, one: SequenceState) -> bool:
         """Whether a full block at least of its prompt is elsewhere and not here."""
         size = self.pool.tokens_per_block
-        return one.arrival is not None and len(one.match.blocks) < len(one.prompt) // size
+        return one.fetch is not None and len(one.match.blocks) < len(one.prompt) // size
 
     def _computing(self, *, is_idle: bool) -> set[bytes]:
         """Blocks that sequences in flight are about to fill: idle ones, which may be given up, or others."""
@@ -338,7 +338,7 @@ class Planner:
             content
             for one in self._others.values()
             # What comes from elsewhere may not come.
-            if one.context_left and one.table is not None and one.arrival is None
+            if one.context_left and one.table is not None and one.fetch is None
             if one.owner.is_idle == is_idle
             for content in one.hashes[one.table.stored if is_idle else one.context_done // size :]
         }
@@ -367,21 +367,21 @@ class Planner:
                 sequence.cached_tokens = found if images is None else images.sent(found)
             sequence.paused = False
             self.active[sequence.key] = self._others[sequence.key] = sequence
-            if sequence.arrival is not None:
-                self._expect(sequence, sequence.arrival)
+            if sequence.fetch is not None:
+                self._expect(sequence, sequence.fetch)
 
-    def _expect(self, sequence: SequenceState, arrival: Arrival) -> None:
+    def _expect(self, sequence: SequenceState, fetch: Fetch) -> None:
         """Has an admitted sequence wait for its blocks, unless enough of them were found."""
         table, size = sequence.table, self.pool.tokens_per_block
         if self._fetches(sequence) and table is not None:
-            self.pool.reserve(table, arrival.offer.tokens)
-            needed = self.pool.needed(arrival.offer.tokens)
-            arrival.first = sequence.context_done // size
-            arrival.blocks = [table.blocks[place] for place in needed[arrival.first :]]
-            self._arriving[arrival] = sequence
+            self.pool.reserve(table, fetch.offer.tokens)
+            needed = self.pool.needed(fetch.offer.tokens)
+            fetch.first = sequence.context_done // size
+            fetch.blocks = [table.blocks[place] for place in needed[fetch.first :]]
+            self._arriving[fetch] = sequence
             self._expecting.append(sequence)
         else:
-            sequence.arrival = None
+            sequence.fetch = None
 
     def _take_out(self, sequence: SequenceState) -> None:
         """Of the sequences in flight, if it is there."""
@@ -418,14 +418,14 @@ class Planner:
                 parent = sequence.hashes[-1] if sequence.hashes else sequence.owner.cache_root
                 rest = tokens[len(sequence.hashes) * size :]
                 self._store(sequence, tokens, sequence.hashes + reuse.chain(parent, rest, size), ended=True)
-            arrival = sequence.arrival
-            if arrival is None:
+            fetch = sequence.fetch
+            if fetch is None:
                 self._release(sequence, sequence.table)
             else:
                 # Somebody may be writing to them.
-                del self._arriving[arrival]
-                arrival.abandon(sequence.table)
-                sequence.arrival = None
+                del self._arriving[fetch]
+                fetch.abandon(sequence.table)
+                sequence.fetch = None
             sequence.table = None
         if sequence.sampler.guide is not None:
             sequence.sampler.guide.leave()

@@ -13,12 +13,12 @@ from inflight.executors.reference.model.array_types import Float32, Int32
 from inflight.executors.reference.model.lora import Adapter
 
 from .admission import Admitted
-from .arrivals import Arrival
 from .beams import BeamSearch
 from .blocks import BlockTable
 from .cache_changes import Origin
 from .drafts import Drafts
 from .extras import IDLE_PRIORITY
+from .fetches import Fetch
 from .images import ImagePrompt
 from .log_probs import chosen_and_named
 from .metrics import SequenceMetrics
@@ -114,7 +114,7 @@ class SequenceState:
     #: Kept where the request asks for them.
     metrics: SequenceMetrics | None = None
     #: The blocks of its prompt, where another worker computed them and they are not here yet.
-    arrival: Arrival | None = None
+    fetch: Fetch | None = None
 
     @property
     def prompt(self) -> Sequence[int]:

@@ -15,8 +15,8 @@ from typing import Any
 
 from inflight.executors.base import IterationStats
 
-from .arrivals import Transfers
 from .blocks import BlockPool, CacheStats
+from .fetches import Transfers
 from .iteration import Iteration
 from .scheduler import Limits
 

@@ -1,7 +1,7 @@
 """Fetches blocks from other workers, in separate threads.
 
-Owns the way of one prompt's blocks from a few connections into the cache: a long prompt comes in parts, since
-one connection is slower than the memory at its ends. Every end of it is an arrival that is finished: with all
+Owns the way of one prompt's blocks from a few connections into the cache: a long prompt comes in parts,
+since one connection is slower than the memory at its ends. Every fetch is finished in the end: with all
 blocks, with some, or with none. Knows nothing of sequences.
 """
 
@@ -15,8 +15,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from inflight.executors.reference.core.arrivals import Arrival
 from inflight.executors.reference.core.block_store import BlockBuffer, BlockStore
+from inflight.executors.reference.core.fetches import Fetch
 
 from . import wire
 from .buffers import Buffers
@@ -30,12 +30,12 @@ _PART_BYTES = 32 << 20
 
 
 class _Transfer:
-    """One arrival and the parts that it comes in."""
+    """One fetch and the parts that it comes in."""
 
-    def __init__(self, arrival: Arrival, parts: int) -> None:
-        self.arrival = arrival
-        count = len(arrival.blocks)
-        #: Blocks, by their places among the arrival's; and how many of each have come.
+    def __init__(self, fetch: Fetch, parts: int) -> None:
+        self.fetch = fetch
+        count = len(fetch.blocks)
+        #: Blocks, by their places among those of the fetch; and how many of each have come.
         self.parts = [range(part * count // parts, (part + 1) * count // parts) for part in range(parts)]
         self.arrived = [0] * parts
         self.connections = Connections()
@@ -44,12 +44,12 @@ class _Transfer:
         self._has_begun = False
 
     def begin(self) -> bool:
-        """Whether a part may begin; False once nobody wants the arrival."""
+        """Whether a part may begin; False once nobody wants the fetch."""
         with self._lock:
             if not self._has_begun:
-                self._has_begun = self.arrival.claim()
+                self._has_begun = self.fetch.claim()
                 if self._has_begun:
-                    self.arrival.on_cancel(self.connections.close)
+                    self.fetch.on_cancel(self.connections.close)
             return self._has_begun
 
     def end(self, problem: str | None) -> bool:
@@ -57,8 +57,8 @@ class _Transfer:
         with self._lock:
             self._left -= 1
             is_last = self._left == 0
-            if problem is not None and self.arrival.problem is None:
-                self.arrival.problem = problem
+            if problem is not None and self.fetch.problem is None:
+                self.fetch.problem = problem
         if problem is not None:
             self.connections.close()
         return is_last
@@ -74,11 +74,11 @@ class _Transfer:
 
 
 class Fetcher:
-    """Implements `core.arrivals.Receiver`."""
+    """Implements `core.fetches.Receiver`."""
 
     def __init__(
         self,
-        finish: Callable[[Arrival], None],
+        finish: Callable[[Fetch], None],
         store: BlockStore,
         buffers: Buffers,
         key: bytes,
@@ -92,11 +92,11 @@ class Fetcher:
         self._connections = Connections()
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="kv-fetch")
 
-    def fetch(self, arrival: Arrival) -> None:
+    def receive(self, fetch: Fetch) -> None:
         """Begins, or waits until another is through."""
-        size = len(arrival.blocks) * self._store.block_bytes
-        transfer = _Transfer(arrival, max(1, min(_MOST_PARTS, size // _PART_BYTES, len(arrival.blocks))))
-        with suppress(RuntimeError):  # it is closed: nobody claims the arrival
+        size = len(fetch.blocks) * self._store.block_bytes
+        transfer = _Transfer(fetch, max(1, min(_MOST_PARTS, size // _PART_BYTES, len(fetch.blocks))))
+        with suppress(RuntimeError):  # it is closed: nobody claims the fetch
             for part in range(len(transfer.parts)):
                 self._threads.submit(self._run, transfer, part)
 
@@ -108,36 +108,36 @@ class Fetcher:
     def _run(self, transfer: _Transfer, part: int) -> None:
         if not transfer.begin():
             return
-        arrival, problem = transfer.arrival, None
+        fetch, problem = transfer.fetch, None
         try:
-            self._fetch(transfer, part)
+            self._receive(transfer, part)
         except wire.Failed as failed:
-            problem = "cancelled" if arrival.is_cancelled else failed.reason
+            problem = "cancelled" if fetch.is_cancelled else failed.reason
         except Exception:
             # Whatever it is, the prompt can still be computed.
             _LOG.exception("kv blocks not fetched")
             problem = "failed"
         if transfer.end(problem):
-            arrival.on_cancel(None)
-            arrival.arrived = transfer.prefix()
-            arrival.seconds = time.monotonic() - arrival.started_s
-            self._finish(arrival)
+            fetch.on_cancel(None)
+            fetch.arrived = transfer.prefix()
+            fetch.seconds = time.monotonic() - fetch.started_s
+            self._finish(fetch)
 
-    def _fetch(self, transfer: _Transfer, part: int) -> None:
-        arrival, places = transfer.arrival, transfer.parts[part]
-        whole_s = self._whole_s - (time.monotonic() - arrival.started_s)
+    def _receive(self, transfer: _Transfer, part: int) -> None:
+        fetch, places = transfer.fetch, transfer.parts[part]
+        whole_s = self._whole_s - (time.monotonic() - fetch.started_s)
         if whole_s <= 0:
             raise wire.Failed("timeout")
-        connection = self._connect(arrival)
+        connection = self._connect(fetch)
         with self._connections.kept(connection), transfer.connections.kept(connection):
             line = wire.Line(connection, self._wait_s, whole_s)
             nonce = wire.read_greeting(line.receive(wire.GREETING_BYTES))
             asked = wire.Asked(
-                arrival.offer.id,
-                arrival.first + places.start,
+                fetch.offer.id,
+                fetch.first + places.start,
                 len(places),
                 self._buffers.blocks,
-                len(arrival.blocks),
+                len(fetch.blocks),
             )
             message, own_nonce = wire.request(asked, self._key, nonce)
             line.send(message)
@@ -145,22 +145,22 @@ class Fetcher:
             with self._buffers.one(self._wait_s) as buffer:
                 while transfer.arrived[part] < len(places):
                     rest = places[transfer.arrived[part] :]
-                    transfer.arrived[part] += self._take(line, arrival, rest, buffer)
+                    transfer.arrived[part] += self._take(line, fetch, rest, buffer)
 
-    def _take(self, line: wire.Line, arrival: Arrival, rest: range, buffer: BlockBuffer) -> int:
+    def _take(self, line: wire.Line, fetch: Fetch, rest: range, buffer: BlockBuffer) -> int:
         """The next piece into the cache; returns its blocks."""
         most = min(len(rest), self._buffers.blocks)
         count = wire.read_piece(line.receive(wire.PIECE_BYTES), most, self._store.block_bytes)
         line.receive_into(buffer.memory[: count * self._store.block_bytes])
-        if arrival.is_cancelled:
+        if fetch.is_cancelled:
             raise wire.Failed("cancelled")
-        buffer.write(arrival.blocks[rest.start : rest.start + count], arrival.after)
+        buffer.write(fetch.blocks[rest.start : rest.start + count], fetch.after)
         return count
 
-    def _connect(self, arrival: Arrival) -> socket.socket:
-        if arrival.is_cancelled:
+    def _connect(self, fetch: Fetch) -> socket.socket:
+        if fetch.is_cancelled:
             raise wire.Failed("cancelled")
-        for address in arrival.offer.addresses:
+        for address in fetch.offer.addresses:
             with suppress(OSError):
                 return socket.create_connection(address, timeout=self._wait_s)
         raise wire.Failed("unreachable")

@@ -9,9 +9,9 @@ import socket
 import time
 from pathlib import Path
 
-from inflight.executors.reference.core.arrivals import Arrivals, Transfers
 from inflight.executors.reference.core.block_store import BlockStore
 from inflight.executors.reference.core.blocks import BlockPool
+from inflight.executors.reference.core.fetches import Fetches, Transfers
 from inflight.executors.reference.core.handover import Handover, Identity, is_loopback
 from inflight.executors.reference.core.holds import Holds
 from inflight.executors.reference.core.options import Options
@@ -65,8 +65,8 @@ def open_transceiver(options: Options, pool: BlockPool, store: BlockStore, weigh
     blocks = max(1, blocks // _CONNECTIONS)
     holds = Holds(pool, wait_s, time.monotonic)
     transfers = Transfers()
-    arrivals = Arrivals(pool, transfers, wait_s, time.monotonic)
-    handover = Handover(pool, store, holds, arrivals, transfers, Identity(weights, key))
+    fetches = Fetches(pool, transfers, wait_s, time.monotonic)
+    handover = Handover(pool, store, holds, fetches, transfers, Identity(weights, key))
     sender = Sender(
         listener,
         holds,
@@ -77,7 +77,7 @@ def open_transceiver(options: Options, pool: BlockPool, store: BlockStore, weigh
         _WHOLE * wait_s,
     )
     fetcher = Fetcher(
-        arrivals.finish,
+        fetches.finish,
         store,
         Buffers(store, blocks, _CONNECTIONS),
         key,

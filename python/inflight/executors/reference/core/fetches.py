@@ -17,7 +17,7 @@ from .context_phase import Offer
 
 
 @dataclass(slots=True, eq=False)
-class Arrival:
+class Fetch:
     """One prompt's blocks: which of them are asked for, and where they go."""
 
     offer: Offer
@@ -69,7 +69,7 @@ class Arrival:
         self.cancel()
 
     def cancel(self) -> None:
-        """Ends the transfer as soon as may be."""
+        """Ends the transfer soon."""
         with self._lock:
             self._cancelled = True
             stop = self._stop
@@ -80,9 +80,9 @@ class Arrival:
 class Receiver(Protocol):
     """Receives in separate threads."""
 
-    def fetch(self, arrival: Arrival) -> None:
-        """Begins, unless somebody else claims the arrival before a thread does. One that is claimed comes to
-        `Arrivals.finish` within a bound of time."""
+    def receive(self, fetch: Fetch) -> None:
+        """Begins, unless somebody else claims the fetch before a thread does. One that is claimed comes to
+        `Fetches.finish` within a bound of time."""
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class Transfers:
     fallbacks: Counter[str] = field(default_factory=Counter)
 
 
-class Arrivals:
+class Fetches:
     """The transfers in progress of one engine."""
 
     def __init__(
@@ -107,9 +107,9 @@ class Arrivals:
         self._pool, self._transfers = pool, transfers
         self._wait_s, self._clock = wait_s, clock
         #: In order of their beginning; claimed ones go when they are the first.
-        self._queue: deque[Arrival] = deque()
+        self._queue: deque[Fetch] = deque()
         self._lock = threading.Lock()
-        self._finished: list[Arrival] = []
+        self._finished: list[Fetch] = []
         self._running = 0
         self._wake: Callable[[], None] = _nobody
 
@@ -120,12 +120,12 @@ class Arrivals:
         """Calls ``wake`` when `take` has something."""
         self._wake = wake
 
-    def begin(self, receiver: Receiver, arrival: Arrival) -> None:
+    def begin(self, receiver: Receiver, fetch: Fetch) -> None:
         """Starts a transfer whose blocks are known. The engine's thread."""
         self._running += 1
-        arrival.started_s = self._clock()
-        self._queue.append(arrival)
-        receiver.fetch(arrival)
+        fetch.started_s = self._clock()
+        self._queue.append(fetch)
+        receiver.receive(fetch)
 
     def left_s(self) -> float | None:
         """Seconds until one is to be given up; None: all have begun."""
@@ -135,16 +135,19 @@ class Arrivals:
             return None
         return max(0.0, self._queue[0].started_s + self._wait_s - self._clock())
 
-    def finish(self, arrival: Arrival) -> None:
+    def finish(self, fetch: Fetch) -> None:
         """Nobody writes for it any more. The receiver's thread."""
         with self._lock:
-            self._finished.append(arrival)
+            self._finished.append(fetch)
         self._wake()
 
-    def take(self) -> list[Arrival]:
+    def take(self) -> list[Fetch]:
         """What is over since the last call and still wanted. The engine's thread."""
         if not self._running:
             return []
+        for fetch in self._queue:
+            if fetch.is_cancelled and fetch.claim():
+                self.finish(fetch)
         while self.left_s() == 0.0:
             late = self._queue.popleft()
             if late.claim():
@@ -153,21 +156,21 @@ class Arrivals:
         with self._lock:
             finished, self._finished = self._finished, []
         self._running -= len(finished)
-        for arrival in finished:
-            if arrival.abandoned is not None:
-                self._pool.release(arrival.abandoned)
+        for fetch in finished:
+            if fetch.abandoned is not None:
+                self._pool.release(fetch.abandoned)
             else:
-                self._count(arrival)
-        return [arrival for arrival in finished if arrival.abandoned is None]
+                self._count(fetch)
+        return [fetch for fetch in finished if fetch.abandoned is None]
 
-    def _count(self, arrival: Arrival) -> None:
+    def _count(self, fetch: Fetch) -> None:
         transfers = self._transfers
-        if arrival.arrived:
+        if fetch.arrived:
             transfers.count += 1
-            transfers.seconds += arrival.seconds
-            transfers.blocks += arrival.arrived
-        if arrival.problem is not None:
-            transfers.fallbacks[arrival.problem] += 1
+            transfers.seconds += fetch.seconds
+            transfers.blocks += fetch.arrived
+        if fetch.problem is not None:
+            transfers.fallbacks[fetch.problem] += 1
 
 
 def _nobody() -> None:
