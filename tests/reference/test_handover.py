@@ -237,6 +237,16 @@ def test_the_bytes_come_back_as_they_were() -> None:
     assert not unpack(pack(PHASE, b"0123456789abcdef"), b"fedcba9876543210").is_authentic
 
 
+def test_tokens_and_reasons_that_cannot_be_are_refused() -> None:
+    ended = FinishReason.END_ID
+    with pair() as [_, generation]:
+        for first, reason in ((VOCAB_SIZE, ended), (VOCAB_SIZE, FinishReason.NOT_FINISHED), (7, 4), (7, 3)):
+            told = ContextPhase(FirstToken(first, -1.0), FinishReason(reason), None)
+            answer = generation.generate(PROMPT, pack(told, b""))
+            assert answer.error is not None
+            assert "context_phase_params" in answer.error
+
+
 def test_no_bytes_do_more_than_be_refused() -> None:
     key = b"0123456789abcdef"
     good = pack(PHASE, key)

@@ -172,7 +172,7 @@ def _load_engine(
         num_host_blocks=sizes.num_host_blocks,
         offload_min_priority=values.secondary_offload_min_priority,
     )
-    transceiver = _open_transceiver(values, pool, built, weights)
+    transceiver = _open_transceiver(values, pool, built, weights, config.vocab_size)
     engine = Engine(
         built.runner,
         pool,
@@ -205,7 +205,9 @@ def _load_engine(
     return engine, built, transceiver
 
 
-def _open_transceiver(values: Options, pool: BlockPool, built: Built, weights: str) -> Transceiver | None:
+def _open_transceiver(
+    values: Options, pool: BlockPool, built: Built, weights: str, vocab_size: int
+) -> Transceiver | None:
     """What moves blocks to and from other workers, where that is asked for and can be."""
     if values.cache_transceiver_backend is None:
         return None
@@ -227,7 +229,7 @@ def _open_transceiver(values: Options, pool: BlockPool, built: Built, weights: s
                 f"option `cache_transceiver_backend` does not work {what}",
                 "leave one of them out; a gateway sends workers without it whole requests",
             )
-    return open_transceiver(values, pool, built.blocks, weights)
+    return open_transceiver(values, pool, built.blocks, weights, vocab_size)
 
 
 def _load_draft_model(

@@ -32,6 +32,8 @@ _PURPOSE = b"inflight context phase\0"
 #: Bytes of the whole; 256 alternatives of the first token take a quarter of it.
 _MOST_BYTES = 16 << 10
 _MOST_ADDRESSES = 8
+#: What a first token may do: nothing, or end its request.
+_REASONS = (FinishReason.NOT_FINISHED, FinishReason.END_ID, FinishReason.STOP_WORDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,10 @@ def _read(fields: Any, is_authentic: bool) -> ContextPhase:
         if len(offer.id) != ID_BYTES:
             raise ValueError("id")
     first = FirstToken(_count(fields["token"]), log_prob, top_ids, tuple(tops))
-    return ContextPhase(first, FinishReason(fields["reason"]), offer, is_authentic)
+    reason = FinishReason(fields["reason"])
+    if reason not in _REASONS:
+        raise ValueError("reason")
+    return ContextPhase(first, reason, offer, is_authentic)
 
 
 def _mac(key: bytes, signed: bytes) -> bytes:

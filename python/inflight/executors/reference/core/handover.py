@@ -46,6 +46,7 @@ class Identity:
 
     #: `ModelInfo.weights`.
     weights: str
+    vocab_size: int
     #: Empty: only workers of this machine are followed.
     key: bytes = b""
 
@@ -131,6 +132,12 @@ class Handover:
         if asked is None or asked.kind != GENERATION_ONLY:
             return request, None
         phase = unpack(asked.params, self._identity.key)
+        highest = max(phase.first.token, *phase.first.top_ids, 0)
+        if highest >= self._identity.vocab_size:
+            raise invalid(
+                f"`{CONTEXT_PHASE_PARAMS}` has the token id `{highest}`; ids are 0 to "
+                f"{self._identity.vocab_size - 1}"
+            )
         if any(request.generated) or phase.reason != FinishReason.NOT_FINISHED or request.max_tokens < 2:
             return request, phase
         return replace(request, generated=[[phase.first.token]]), phase

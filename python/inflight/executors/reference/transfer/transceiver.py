@@ -48,7 +48,9 @@ class Transceiver:
         self._fetcher.close()
 
 
-def open_transceiver(options: Options, pool: BlockPool, store: BlockStore, weights: str) -> Transceiver:
+def open_transceiver(
+    options: Options, pool: BlockPool, store: BlockStore, weights: str, vocab_size: int
+) -> Transceiver:
     """Listens, and gives the engine its hand-over. Errors: `OptionError`."""
     key = _read_key(options.cache_transceiver_key_file)
     listener = _listen(options)
@@ -66,7 +68,7 @@ def open_transceiver(options: Options, pool: BlockPool, store: BlockStore, weigh
     holds = Holds(pool, wait_s, time.monotonic)
     transfers = Transfers()
     fetches = Fetches(pool, transfers, wait_s, time.monotonic)
-    handover = Handover(pool, store, holds, fetches, transfers, Identity(weights, key))
+    handover = Handover(pool, store, holds, fetches, transfers, Identity(weights, vocab_size, key))
     sender = Sender(
         listener,
         holds,
