@@ -147,8 +147,8 @@ GUIDE = {
 
 
 #: Ways to choose tokens: fields of a request, of its sampling and of its output. `choices` asks for four
-#: sequences a request and has a quarter of the requests; `sampling` is all of them but log probabilities and
-#: choices.
+#: sequences a request and has a quarter of the requests, and `repeated` sends each of those four times;
+#: `sampling` is all of them but log probabilities and choices.
 _PENALTIES = {"repetition_penalty": 1.1, "presence_penalty": 0.2, "frequency_penalty": 0.2}
 _BIAS: dict[str, Any] = {"logit_bias": [(one, 0.5) for one in range(1, 301)]}
 _WORDS: dict[str, Any] = {"bad_words": [[one] for one in range(64)] + [[one, one + 1] for one in range(64)]}
@@ -172,10 +172,15 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "bias": (_BIAS, {"top_p": 1.0}, {}),
     "words": (_WORDS, {"top_p": 1.0}, {}),
     "choices": ({}, {"top_p": 0.9, "num_return_sequences": 4}, {}),
+    "repeated": ({}, {"top_p": 0.9}, {}),
     "log-probs": ({}, {}, _LOG_PROBS),
     "sampling": ({**_BIAS, **_WORDS}, _SAMPLING, {}),
     "all": ({**_BIAS, **_WORDS}, {**_SAMPLING, "num_return_sequences": 4}, _LOG_PROBS),
 }
+
+
+#: Requests with the same prompt, by case.
+_COPIES = {"repeated": 4}
 
 
 def write_config(shape: str, directory: Path, quantization: str | None = None) -> None:
@@ -252,16 +257,16 @@ def run(
     case: str,
     adapters: int,
     tensors: list[NamedTensor],
+    turn: int,
 ) -> tuple[float, float]:
     """Seconds from handing in requests for ``batch`` sequences to their last token, and CPU seconds of the
-    process. Requests take turns with ``adapters``."""
+    process. Requests take turns with ``adapters``; each ``turn`` has other prompts."""
     vocab_size = executor.info().vocab_size
-    draw = random.Random(batch)
+    draw = random.Random(1000 * turn + batch)
     fields, sampling, output = CASES[case]
-    count = max(1, batch // sampling.get("num_return_sequences", 1))
-    requests = [
-        Request(one, [draw.randrange(vocab_size) for _ in range(inputs)], outputs) for one in range(count)
-    ]
+    count, copies = max(1, batch // sampling.get("num_return_sequences", 1)), _COPIES.get(case, 1)
+    prompts = [[draw.randrange(vocab_size) for _ in range(inputs)] for _ in range(max(1, count // copies))]
+    requests = [Request(one, prompts[one // copies % len(prompts)], outputs) for one in range(count)]
     for seed, request in enumerate(requests):
         request.tensors = list(tensors)
         if adapters:
@@ -302,11 +307,12 @@ def measure(
     kinds = list(itertools.product(cases, arguments.adapters or [0]))
     found: dict[tuple[str, int], list[tuple[float, float, float]]] = {kind: [] for kind in kinds}
     for case, adapters in kinds:
-        run(executor, batch, arguments.input, 8, case, adapters, tensors)
-    for _, kind in itertools.product(range(arguments.repeat), kinds):
+        run(executor, batch, arguments.input, 8, case, adapters, tensors, 0)
+    turns = itertools.product(range(arguments.repeat), kinds)
+    for turn, (_, kind) in enumerate(turns, 1):
         case, adapters = kind
         executor.stats()
-        times = run(executor, batch, arguments.input, arguments.output, case, adapters, tensors)
+        times = run(executor, batch, arguments.input, arguments.output, case, adapters, tensors, turn)
         latencies = sorted(float(one["iterLatencyMS"]) for one in executor.stats())
         found[kind].append((*times, latencies[len(latencies) // 2]))
     rank = arguments.adapter_rank

@@ -97,6 +97,14 @@ def named_slots(config: ModelConfig) -> dict[str, Slot]:
     return slots
 
 
+def widths(config: ModelConfig) -> dict[Part, int]:
+    """The outputs of the parts of a layer, or of one expert."""
+    found: dict[Part, int] = {}
+    for slot in named_slots(config).values():
+        found[slot.part] = max(slot.stop, found.get(slot.part, 0))
+    return found
+
+
 def _split(part: Part, names: Sequence[str], widths: Sequence[int], inputs: int) -> dict[str, Slot]:
     if len(names) != len(widths):
         return {names[0]: Slot(part, 0, sum(widths), inputs)}

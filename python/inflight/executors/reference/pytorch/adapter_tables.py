@@ -19,11 +19,12 @@ from .adapter_kernels import (
     FIELDS,
     HEAD,
     LEAST_RANK,
+    NOBODY,
     TILE_FIELDS,
     GroupedRows,
     Launch,
-    block_outputs,
     cut,
+    is_apart,
 )
 from .adapters import DeviceAdapter, DeviceAdapters, Spans
 from .operations import Tensor
@@ -42,9 +43,10 @@ class AdapterTables:
         most: int,
         layers: int,
         most_rows: int,
+        widths: Mapping[Part, int],
         upload: Callable[[Array], Tensor],
     ) -> None:
-        """``most`` adapters and ``most_rows`` rows are in an iteration."""
+        """``most`` adapters and ``most_rows`` rows are in an iteration; ``widths`` are the parts' outputs."""
         self._adapters = DeviceAdapters(device, dtype, max_bytes, most, LEAST_RANK, self._note)
         self._device = device
         self._most = most
@@ -57,7 +59,8 @@ class AdapterTables:
         self._rows: Tensor = None
         #: Where a module is in a layer's entries, in the order in which they were first seen.
         self._entries: dict[Slot, int] = {}
-        self._launches: dict[tuple[frozenset[Slot], int], Mapping[Part, Sequence[Launch]]] = {}
+        self._widths = widths
+        self._launches: dict[tuple[frozenset[Slot], int, bool], Mapping[Part, Sequence[Launch]]] = {}
         #: What ``_rows`` holds: how many rows, and whose; and what was made of it.
         self._latest: tuple[int, Spans] | None = None
         self._grouped: GroupedRows | None = None
@@ -73,9 +76,10 @@ class AdapterTables:
             size = HEAD + TILE_FIELDS * self._tiles(self._most_rows) + self._most_rows
             self._rows = torch.zeros(size, dtype=torch.int32, device=self._device)
         held = self._adapters.hold(list({adapter: None for adapter, *_ in spans if adapter is not None}))
-        places = [-1 if adapter is None else held[adapter].place for adapter, *_ in spans]
-        tiles = HEAD + TILE_FIELDS * self._tiles(rows)
-        array = grouped(np.array(places), np.array([one[1:] for one in spans]), cut(rows).rows, rows, tiles)
+        places = [NOBODY if adapter is None else held[adapter].place for adapter, *_ in spans]
+        tiles, how = HEAD + TILE_FIELDS * self._tiles(rows), cut(rows)
+        own = np.array([one[1:] for one in spans])
+        array = grouped(np.array(places), own, how.rows, rows, tiles, is_apart(rows))
         if lasting:
             pinned = torch.from_numpy(array)
             pinned = pinned.pin_memory() if self._device.type == "cuda" else pinned
@@ -85,7 +89,7 @@ class AdapterTables:
         rank = max(one.rank for one in held.values())
         rank = 1 << (rank - 1).bit_length()
         slots = frozenset().union(*(one.slots for one in held.values()))
-        launches = self._launched(slots, block_outputs(rows, rank))
+        launches = self._launched(slots, how.span_of(rank), is_apart(rows))
         made = GroupedRows(self._table, noted[:tiles], noted[tiles:], rank, slots, launches, self._side)
         if lasting:
             self._latest, self._grouped = (rows, spans), made
@@ -93,7 +97,7 @@ class AdapterTables:
 
     def _tiles(self, rows: int) -> int:
         """Tiles that so many rows are cut into, at most."""
-        return -(-rows // cut(rows).rows) + min(rows, self._most)
+        return -(-rows // cut(rows).rows) + min(rows, self._most + 1)
 
     def _note(self, adapter: DeviceAdapter) -> None:
         """Writes where an adapter's matrices are; another one may have been there."""
@@ -106,25 +110,36 @@ class AdapterTables:
                     layer[entry, :3] = down.data_ptr(), up.data_ptr(), len(down)
         self._table[adapter.place].copy_(self._upload(entries))
 
-    def _launched(self, slots: frozenset[Slot], outputs: int) -> Mapping[Part, Sequence[Launch]]:
-        """What changes each part where adapters have these modules, in blocks of ``outputs``."""
-        if (slots, outputs) not in self._launches:
+    def _launched(self, slots: frozenset[Slot], outputs: int, whole: bool) -> Mapping[Part, Sequence[Launch]]:
+        """What changes each part where adapters have these modules, in blocks of ``outputs``. ``whole``: the
+        first launch of a part has all of its outputs."""
+        key = slots, outputs, whole
+        if key not in self._launches:
             parts: dict[Part, list[Launch]] = {}
             for modules in apart(slots):
+                width = self._widths[modules[0].part]
                 entries = np.array([self._entries[slot] for slot in modules], dtype=np.int32)
                 blocks = [
                     (self._entries[slot], number, slot.start, slot.stop, first)
                     for number, slot in enumerate(modules)
                     for first in range(slot.start, slot.stop, outputs)
                 ]
-                edges = [edge for slot in modules for edge in (slot.start, slot.stop)]
+                if whole and modules[0].part not in parts:
+                    starts = [0, *(slot.stop for slot in modules)]
+                    stops = [*(slot.start for slot in modules), width]
+                    blocks += [
+                        (NOBODY, 0, start, stop, first)
+                        for start, stop in zip(starts, stops, strict=True)
+                        for first in range(start, stop, outputs)
+                    ]
+                edges = [edge for slot in modules for edge in (slot.start, slot.stop, width)]
                 aligned = 1 if any(edge % LEAST_RANK for edge in edges) else LEAST_RANK
                 launch = Launch(
-                    self._upload(entries), self._upload(np.array(blocks, dtype=np.int32)), aligned
+                    self._upload(entries), self._upload(np.array(blocks, dtype=np.int32)), aligned, width
                 )
                 parts.setdefault(modules[0].part, []).append(launch)
-            self._launches[slots, outputs] = parts
-        return self._launches[slots, outputs]
+            self._launches[key] = parts
+        return self._launches[key]
 
 
 def apart(slots: Iterable[Slot]) -> list[list[Slot]]:
@@ -140,11 +155,13 @@ def apart(slots: Iterable[Slot]) -> list[list[Slot]]:
     return groups
 
 
-def grouped(places: Array, spans: Array, size: int, rows: int, head: int) -> Array:
+def grouped(places: Array, spans: Array, size: int, rows: int, head: int, whole: bool = False) -> Array:
     """``spans [spans, 2]`` of first row and rows, sorted by ``places`` and cut into tiles of ``size``: the
-    head and tiles in ``head`` numbers, then the order of ``rows``. Negative places are left out."""
-    firsts, counts = spans[places >= 0].T
-    places = np.repeat(places[places >= 0], counts)
+    head and tiles in ``head`` numbers, then the order of ``rows``. Negative places are left out, but where
+    ``whole`` iterations are cut."""
+    kept = (places >= 0) | whole
+    firsts, counts = spans[kept].T
+    places = np.repeat(places[kept], counts)
     own = np.repeat(firsts - np.cumsum(counts) + counts, counts) + np.arange(len(places))
     order = np.argsort(places, kind="stable")
     found, begins, lengths = np.unique(places[order], return_index=True, return_counts=True)

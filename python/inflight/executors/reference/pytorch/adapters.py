@@ -19,7 +19,7 @@ from .operations import Tensor, linear
 
 #: An iteration's rows by adapter: adapter, first row, rows.
 Spans = Sequence[tuple[Adapter | None, int, int]]
-#: A part's deltas: where they add, down and up.
+#: A part's deltas: where they add, down ``[rank, in]`` and up ``[rank, out]``.
 Deltas = Sequence[tuple[Slot, Tensor, Tensor]]
 
 #: Elements that the matrices of a layer start at multiples of, so that kernels can read 16 bytes at once.
@@ -54,8 +54,11 @@ class Adapted(Protocol):
     def groups(self) -> Sequence[AdaptedRows]:
         """By adapter, for the experts of a mixture."""
 
-    def product(self, layer: int, part: Part, x: Tensor, compute: Callable[[], Tensor]) -> Tensor:
-        """What the model computes of ``x``, with what adapters make of it added to their rows."""
+    def product(
+        self, layer: int, part: Part, x: Tensor, compute: Callable[[], Tensor]
+    ) -> tuple[Tensor, Tensor | None]:
+        """What the model computes of ``x``, and what is still to be added to it; None: what adapters make of
+        ``x`` was added to their rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +67,14 @@ class AdaptedGroups:
 
     groups: Sequence[AdaptedRows]
 
-    def product(self, layer: int, part: Part, x: Tensor, compute: Callable[[], Tensor]) -> Tensor:
+    def product(
+        self, layer: int, part: Part, x: Tensor, compute: Callable[[], Tensor]
+    ) -> tuple[Tensor, Tensor | None]:
         out = compute()
         for group in self.groups:
             for slot, down, up in group.adapter.layers[layer].get(part, ()):
-                out[group.rows, slot.start : slot.stop] += linear(linear(x[group.rows], down), up)
-        return out
+                out[group.rows, slot.start : slot.stop] += linear(x[group.rows], down) @ up
+        return out, None
 
 
 class DeviceAdapters:
@@ -161,7 +166,7 @@ class DeviceAdapters:
         deltas = [delta for part in layer.values() for delta in part]
         for delta in deltas:
             rank = -(-len(delta.down) // self._rank_multiple) * self._rank_multiple
-            for shape in ((rank, delta.slot.inputs), (delta.slot.outputs, rank)):
+            for shape in ((rank, delta.slot.inputs), (rank, delta.slot.outputs)):
                 places.append((end, shape))
                 end += -(-shape[0] * shape[1] // _ALIGNED) * _ALIGNED
         is_cuda = self._device.type == "cuda"
@@ -171,7 +176,7 @@ class DeviceAdapters:
         def views(tensor: Tensor) -> list[Tensor]:
             return [tensor[at : at + rows * columns].view(rows, columns) for at, (rows, columns) in places]
 
-        matrices = [matrix for delta in deltas for matrix in (delta.down, delta.up)]
+        matrices = [matrix for delta in deltas for matrix in (delta.down, delta.up.T)]
         for view, matrix in zip(views(host), matrices, strict=True):
             view[: matrix.shape[0], : matrix.shape[1]].copy_(torch.from_numpy(matrix))
         if is_cuda:
@@ -192,4 +197,4 @@ def adapt_expert(
     """As `AdaptedGroups.product`, for rows of one adapter that an expert computes."""
     for slot, down, up in deltas.get(part, ()):
         if slot.expert == expert:
-            out[:, slot.start : slot.stop] += linear(linear(x, down), up)
+            out[:, slot.start : slot.stop] += linear(x, down) @ up

@@ -84,15 +84,34 @@ def prepare(
 
 
 @triton.jit
+def _sum(first, more, places, inside, MORE: tl.constexpr):
+    """Values of ``first``, with those of ``more`` where there are any."""
+    values = tl.load(first + places, mask=inside, other=0.0)
+    if MORE:
+        wide = values.to(tl.float32) + tl.load(more + places, mask=inside, other=0.0).to(tl.float32)
+        values = wide.to(values.dtype)
+    return values
+
+
+@triton.jit
 def _add_rms_norm(
-    x, delta, weight, out, epsilon, WIDTH: tl.constexpr, PADDED: tl.constexpr, ADD: tl.constexpr
+    x,
+    delta,
+    more,
+    weight,
+    out,
+    epsilon,
+    WIDTH: tl.constexpr,
+    PADDED: tl.constexpr,
+    ADD: tl.constexpr,
+    MORE: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64) * WIDTH
     columns = tl.arange(0, PADDED)
     inside = columns < WIDTH
     values = tl.load(x + row + columns, mask=inside, other=0.0)
     if ADD:
-        values += tl.load(delta + row + columns, mask=inside, other=0.0)
+        values += _sum(delta, more, row + columns, inside, MORE)
         tl.store(x + row + columns, values, mask=inside)
     wide = values.to(tl.float32)
     scale = tl.rsqrt(tl.sum(wide * wide, axis=0) / WIDTH + epsilon)
@@ -100,43 +119,49 @@ def _add_rms_norm(
     tl.store(out + row + columns, (wide * scale * factors).to(values.dtype), mask=inside)
 
 
-def add_rms_norm(x: Tensor, delta: Tensor | None, weight: Tensor, epsilon: float) -> Tensor:
+def add_rms_norm(
+    x: Tensor, delta: Tensor | None, weight: Tensor, epsilon: float, more: Tensor | None = None
+) -> Tensor:
     width = x.shape[-1]
     out = torch.empty_like(x)
     padded = triton.next_power_of_2(width)
     _add_rms_norm[(x.shape[0],)](
         x,
         x if delta is None else delta,
+        x if more is None else more,
         weight,
         out,
         epsilon,
         WIDTH=width,
         PADDED=padded,
         ADD=delta is not None,
+        MORE=more is not None,
         num_warps=8 if padded >= 4096 else 4,
     )
     return out
 
 
 @triton.jit
-def _silu_gate(gate_up, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+def _silu_gate(gate_up, more, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr, MORE: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < WIDTH
-    gate = tl.load(gate_up + row * 2 * WIDTH + columns, mask=inside, other=0.0)
-    up = tl.load(gate_up + row * 2 * WIDTH + WIDTH + columns, mask=inside, other=0.0)
+    gate = _sum(gate_up, more, row * 2 * WIDTH + columns, inside, MORE)
+    up = _sum(gate_up, more, row * 2 * WIDTH + WIDTH + columns, inside, MORE)
     wide = gate.to(tl.float32)
     gated = wide * tl.sigmoid(wide) * up.to(tl.float32)
     tl.store(out + row * WIDTH + columns, gated.to(gate.dtype), mask=inside)
 
 
-def activate(x: Tensor, activation: Activation, gated: bool) -> Tensor:
+def activate(x: Tensor, activation: Activation, gated: bool, more: Tensor | None = None) -> Tensor:
     """Other activations than Llama's are PyTorch's own operations."""
     if activation != "silu" or not gated:
-        return _activate(x, activation, gated)
+        return _activate(x, activation, gated, more)
     rows, width = x.shape[0], x.shape[1] // 2
     out = torch.empty((rows, width), dtype=x.dtype, device=x.device)
-    _silu_gate[(rows, triton.cdiv(width, 1024))](x, out, WIDTH=width, BLOCK=1024)
+    _silu_gate[(rows, triton.cdiv(width, 1024))](
+        x, x if more is None else more, out, WIDTH=width, BLOCK=1024, MORE=more is not None
+    )
     return out
 
 
@@ -159,6 +184,7 @@ def experts(
 @triton.jit
 def _rotate_and_store(
     qkv,
+    more,
     positions,
     cache_slots,
     cosines,
@@ -177,15 +203,16 @@ def _rotate_and_store(
     NORM: tl.constexpr,
     NARROW: tl.constexpr,
     GROUP: tl.constexpr,
+    MORE: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * GROUP + tl.arange(0, GROUP)[:, None]
     columns = tl.arange(0, PADDED)[None, :]
     present = head < HEADS + 2 * KV_HEADS
     inside = (columns < HALF) & present
-    source = qkv + (row * (HEADS + 2 * KV_HEADS) + head) * 2 * HALF
-    first = tl.load(source + columns, mask=inside, other=0.0)
-    second = tl.load(source + HALF + columns, mask=inside, other=0.0)
+    source = (row * (HEADS + 2 * KV_HEADS) + head) * 2 * HALF + columns
+    first = _sum(qkv, more, source, inside, MORE)
+    second = _sum(qkv, more, source + HALF, inside, MORE)
     slot = tl.load(cache_slots + row).to(tl.int64)
     block, offset = slot // BLOCK_SIZE, slot % BLOCK_SIZE
     is_query, is_key = head < HEADS, (head >= HEADS) & (head < HEADS + KV_HEADS)
@@ -239,12 +266,14 @@ def rotate_and_store(
     keys: Tensor,
     values: Tensor,
     shape: Shape,
+    more: Tensor | None = None,
 ) -> Tensor:
     rows, half = qkv.shape[0], shape.head_dim // 2
     queries = torch.empty((rows, shape.heads, shape.head_dim), dtype=qkv.dtype, device=qkv.device)
     query_norm, key_norm = norms if norms is not None else (qkv, qkv)
     _rotate_and_store[(rows, triton.cdiv(shape.heads + 2 * shape.kv_heads, _ROTATED_HEADS))](
         qkv,
+        qkv if more is None else more,
         positions,
         cache_slots,
         *tables,
@@ -262,6 +291,7 @@ def rotate_and_store(
         NORM=norms is not None,
         NARROW=keys.dtype != qkv.dtype,
         GROUP=_ROTATED_HEADS,
+        MORE=more is not None,
         num_warps=2,
     )
     return queries

@@ -174,14 +174,15 @@ class TorchModel:
         turned, turns = self._turns(rows)
         x = self._embed(rows)
         delta: Tensor | None = None
+        more: Tensor | None = None
         for index, layer in enumerate(self._layers):
             if self.before_layer is not None:
                 self.before_layer(index)
-            normed = self._norm(x, delta, layer.input_norm, layer.input_norm_bias)
+            normed = self._norm(x, delta, layer.input_norm, layer.input_norm_bias, more)
             norms = None
             if layer.query_norm is not None and layer.key_norm is not None:
                 norms = (layer.query_norm, layer.key_norm)
-            qkv = self._product(rows, index, "qkv", normed, layer.qkv, layer.qkv_bias)
+            qkv, more = self._product(rows, index, "qkv", normed, layer.qkv, layer.qkv_bias)
             queries = ops.rotate_and_store(
                 qkv,
                 turned,
@@ -192,14 +193,16 @@ class TorchModel:
                 self._keys[index],
                 self._values[index],
                 shape,
+                more,
             )
             mixed = self._attend(queries, rows, index, generating, layer.window, plan)
             mixed = mixed.reshape(len(mixed), -1)
-            delta = self._product(rows, index, "output", mixed, layer.output, layer.output_bias)
+            delta, more = self._product(rows, index, "output", mixed, layer.output, layer.output_bias)
             delta = self.communicator.all_reduce(delta)
-            normed = self._norm(x, delta, layer.post_norm, layer.post_norm_bias)
-            delta = self.communicator.all_reduce(self._mlp(normed, layer, rows, index))
-        return self._norm(x, delta, self._ends.norm, self._ends.norm_bias)
+            normed = self._norm(x, delta, layer.post_norm, layer.post_norm_bias, more)
+            delta, more = self._mlp(normed, layer, rows, index)
+            delta = self.communicator.all_reduce(delta)
+        return self._norm(x, delta, self._ends.norm, self._ends.norm_bias, more)
 
     def _turns(self, rows: Rows) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Which row of which tables turns each row: of the model's, or of other tables where pairs of
@@ -224,23 +227,26 @@ class TorchModel:
             x += functional.embedding(rows.positions, self._ends.positions)
         return x
 
-    def _norm(self, x: Tensor, delta: Tensor | None, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def _norm(
+        self, x: Tensor, delta: Tensor | None, weight: Tensor, bias: Tensor | None, more: Tensor | None
+    ) -> Tensor:
         epsilon = self.config.norm_epsilon
         if bias is None:
-            return self.operations.add_rms_norm(x, delta, weight, epsilon)
-        return self.operations.add_layer_norm(x, delta, weight, bias, epsilon)
+            return self.operations.add_rms_norm(x, delta, weight, epsilon, more)
+        return self.operations.add_layer_norm(x, delta, weight, bias, epsilon, more)
 
     def _product(
         self, rows: Rows, index: int, part: Part, x: Tensor, weight: Tensor, bias: Tensor | None = None
-    ) -> Tensor:
-        """A linear layer, with what adapters add to it."""
+    ) -> tuple[Tensor, Tensor | None]:
+        """A linear layer, as `adapters.Adapted.product` with what adapters add to it."""
         compute = partial(self.operations.linear, x, weight, bias)
-        return compute() if rows.adapted is None else rows.adapted.product(index, part, x, compute)
+        return (compute(), None) if rows.adapted is None else rows.adapted.product(index, part, x, compute)
 
-    def _mlp(self, x: Tensor, layer: Layer[Tensor], rows: Rows, index: int) -> Tensor:
+    def _mlp(self, x: Tensor, layer: Layer[Tensor], rows: Rows, index: int) -> tuple[Tensor, Tensor | None]:
         config, ops = self.config, self.operations
         if layer.router is not None:
-            scores = self._product(rows, index, "router", x, layer.router)
+            scores, more = self._product(rows, index, "router", x, layer.router)
+            scores = scores if more is None else scores + more
             chosen, activation = config.experts_per_token, config.activation
             normalized = config.normalized_experts
             mixed = ops.experts(x, scores, layer.gate_up, layer.down, chosen, activation, normalized)
@@ -257,9 +263,9 @@ class TorchModel:
                         normalized,
                         partial(adapt_expert, deltas),
                     )
-            return mixed
-        inner = self._product(rows, index, "gate_up", x, layer.gate_up, layer.gate_up_bias)
-        active = ops.activate(inner, config.activation, config.gated_mlp)
+            return mixed, None
+        inner, more = self._product(rows, index, "gate_up", x, layer.gate_up, layer.gate_up_bias)
+        active = ops.activate(inner, config.activation, config.gated_mlp, more)
         return self._product(rows, index, "down", active, layer.down, layer.down_bias)
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:

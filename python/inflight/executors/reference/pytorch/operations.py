@@ -115,10 +115,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return functional.linear(x, weight, bias)
 
 
-def add_rms_norm(x: Tensor, delta: Tensor | None, weight: Tensor, epsilon: float) -> Tensor:
-    """Adds ``delta`` to ``x`` in place; the sum with unit root mean square, times ``weight``."""
+def add_rms_norm(
+    x: Tensor, delta: Tensor | None, weight: Tensor, epsilon: float, more: Tensor | None = None
+) -> Tensor:
+    """Adds ``delta`` to ``x`` in place; the sum with unit root mean square, times ``weight``. ``more`` is
+    added to ``delta`` first."""
     if delta is not None:
-        x += delta
+        x += _with(delta, more)
     return rms_norm(x, weight, epsilon)
 
 
@@ -129,17 +132,29 @@ def rms_norm(x: Tensor, weight: Tensor, epsilon: float) -> Tensor:
     return (normed * weight.float()).to(x.dtype)
 
 
-def add_layer_norm(x: Tensor, delta: Tensor | None, weight: Tensor, bias: Tensor, epsilon: float) -> Tensor:
+def add_layer_norm(
+    x: Tensor,
+    delta: Tensor | None,
+    weight: Tensor,
+    bias: Tensor,
+    epsilon: float,
+    more: Tensor | None = None,
+) -> Tensor:
     """Adds ``delta`` to ``x`` in place; the sum, moved to mean 0 and scaled to variance 1, times ``weight``,
-    plus ``bias``."""
+    plus ``bias``. ``more`` is added to ``delta`` first."""
     if delta is not None:
-        x += delta
+        x += _with(delta, more)
     return functional.layer_norm(x, weight.shape, weight, bias, epsilon)
 
 
-def activate(x: Tensor, activation: Activation, gated: bool) -> Tensor:
-    """The activation of ``x``, or that of its first half times its second where the MLP is ``gated``."""
-    wide = x.float()
+def _with(values: Tensor, more: Tensor | None) -> Tensor:
+    return values if more is None else values + more
+
+
+def activate(x: Tensor, activation: Activation, gated: bool, more: Tensor | None = None) -> Tensor:
+    """The activation of ``x``, or that of its first half times its second where the MLP is ``gated``.
+    ``more`` is added to ``x`` first."""
+    wide = _with(x, more).float()
     active, factor = wide.chunk(2, dim=-1) if gated else (wide, None)
     active = functional.silu(active) if activation == "silu" else functional.gelu(active, approximate="tanh")
     return (active if factor is None else active * factor).to(x.dtype)
@@ -193,11 +208,13 @@ def rotate_and_store(
     keys: Tensor,
     values: Tensor,
     shape: Shape,
+    more: Tensor | None = None,
 ) -> Tensor:
     """Norms and rotates the queries and keys of ``qkv [T, (heads + 2 kv_heads) x head_dim]``, writes keys and
     values to the cache ``[blocks, kv_heads, tokens_per_block, head_dim]``; the queries
-    ``[T, heads, head_dim]``.
+    ``[T, heads, head_dim]``. ``more`` is added to ``qkv`` first.
     """
+    qkv = _with(qkv, more)
     rows = qkv.shape[0]
     heads = qkv.view(rows, -1, shape.head_dim)
     queries, new_keys, new_values = heads.split((shape.heads, shape.kv_heads, shape.kv_heads), dim=1)

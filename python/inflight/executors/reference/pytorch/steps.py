@@ -23,7 +23,7 @@ import torch
 
 from inflight.executors.reference.core.prompt_tuning import Embedded
 from inflight.executors.reference.core.scheduler import Limits
-from inflight.executors.reference.model.lora import Adapter
+from inflight.executors.reference.model.lora import Adapter, widths
 from inflight.executors.reference.parallel.team import Leader
 
 from . import operations
@@ -270,7 +270,9 @@ class DeviceSteps:
 
         most, dtype = limits.max_batch_size, self._model.dtype
         rows = limits.max_num_tokens + most + 8  # with what rounding adds
-        return AdapterTables(self.device, dtype, lora_bytes, most, config.num_layers, rows, self.upload)
+        return AdapterTables(
+            self.device, dtype, lora_bytes, most, config.num_layers, rows, widths(config), self.upload
+        )
 
     def _adapted(self, spans: Spans, rows: int) -> Adapted | None:
         """What adapters do in an iteration of ``rows`` that no graph computes."""
