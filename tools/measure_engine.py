@@ -20,6 +20,7 @@ import numpy as np
 from inflight.executors.base import Request
 from inflight.executors.reference.core.admission import Bounds
 from inflight.executors.reference.core.blocks import BlockPool
+from inflight.executors.reference.core.drafts import Checks
 from inflight.executors.reference.core.engine import Engine
 from inflight.executors.reference.core.iteration import Iteration
 from inflight.executors.reference.core.reuse import ReuseIndex
@@ -39,6 +40,9 @@ class InstantRunner:
 
     def follows(self, _: SamplerState) -> bool:
         return False
+
+    def checks(self, _: SamplerState) -> Checks:
+        return Checks.NOT
 
     def launch(self, work: Work) -> Pending:
         return Launched(len(work.choosing()))

@@ -75,6 +75,7 @@ def engine(
     torch: TorchSettings | None = None,
     invariant: bool = False,
     image_bytes: int = 1 << 20,
+    max_rows: int = 0,
 ) -> Engine:
     """An engine over a fixture, small enough to reach its limits. ``attention`` holds the options that limit
     its windows, ``invariant`` is NumPy's option `batch_invariant`.
@@ -84,7 +85,7 @@ def engine(
     """
     config = limit_windows(load_config(FIXTURES / name), parse_options(attention or {}))
     window = cache_window(config, max_num_tokens)
-    limits = Limits(max_batch_size, max_num_tokens, policy, chunked)
+    limits = Limits(max_batch_size, max_num_tokens, policy, chunked, max_rows=max_rows)
     if torch is None and "INFLIGHT_TEST_DEVICE" in os.environ:
         torch = TorchSettings(os.environ["INFLIGHT_TEST_DEVICE"])
     runner: Runner

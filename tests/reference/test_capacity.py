@@ -11,6 +11,7 @@ import pytest
 from inflight.executors.base import FinishReason, NamedTensor, Request
 from inflight.executors.reference.core.admission import Bounds
 from inflight.executors.reference.core.blocks import BlockPool
+from inflight.executors.reference.core.drafts import Checks
 from inflight.executors.reference.core.engine import Engine
 from inflight.executors.reference.core.iteration import Iteration
 from inflight.executors.reference.core.reuse import ReuseIndex
@@ -203,6 +204,9 @@ class CountingRunner:
 
     def follows(self, _: SamplerState) -> bool:
         return False
+
+    def checks(self, _: SamplerState) -> Checks:
+        return Checks.NOT
 
     def launch(self, work: Work) -> Outcome:
         tokens = [sum(one.known) % 61 + 3 for one in work.choosing()]

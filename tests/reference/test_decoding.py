@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from typing import Any
 
 import numpy as np
@@ -271,8 +272,12 @@ def test_a_draft_model_changes_no_token(
         assert told[one.client_id, 0].log_probs == pytest.approx(plain.log_probs, abs=1e-3)
     proposed = sum(one.draft_tokens for one in iterations)
     accepted = sum(one.accepted_tokens for one in iterations)
-    assert sum(one.draft_s for one in iterations) > 0
     assert subject.pool.used == 0
+    if "repetition_penalty" in sampling and os.environ.get("INFLIGHT_TEST_DEVICE") == "cuda":
+        # Its guesses would be checked on the host, for which a GPU does not wait.
+        assert proposed == 0
+        return
+    assert sum(one.draft_s for one in iterations) > 0
     if draft == "llama" and not sampling:
         assert accepted == proposed > 60
         assert len(iterations) < 20
@@ -294,7 +299,7 @@ def test_lookup_guesses_what_followed_the_longest_run() -> None:
     other = Drafts(LookupConfig(3, 2))
     other.propose([1, 2, 3])
     assert other.pending(9) == []
-    other.propose([1, 2, 3, 2])
+    other.propose([1, 2, 3], [2])
     assert other.pending(9) == [3, 2]
 
 

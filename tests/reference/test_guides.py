@@ -22,6 +22,7 @@ from inflight.executors.base import Executor, FinishReason, NamedTensor
 from inflight.executors.reference import create
 from inflight.executors.reference.core.admission import Bounds, admit
 from inflight.executors.reference.core.blocks import BlockPool
+from inflight.executors.reference.core.drafts import Checks
 from inflight.executors.reference.core.engine import Engine
 from inflight.executors.reference.core.guides import MAX_FAMILIES, GuideRequest, Guides
 from inflight.executors.reference.core.iteration import Iteration
@@ -209,6 +210,9 @@ class GuidedRunner:
 
     def follows(self, _: SamplerState) -> bool:
         return False
+
+    def checks(self, _: SamplerState) -> Checks:
+        return Checks.NOT
 
     def launch(self, work: Work) -> Pending:
         launched = Chosen(work.choosing())

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from inflight.executors.base import NamedTensor, Request
+from inflight.executors.reference.core.drafts import Checks
 from inflight.executors.reference.core.engine import Engine
 from inflight.executors.reference.core.iteration import Iteration
 from inflight.executors.reference.core.runner import Outcome, Pending, Work
@@ -40,6 +41,10 @@ class Watched:
 
     def follows(self, sampler: SamplerState) -> bool:
         return bool(self._inner.follows(sampler))
+
+    def checks(self, sampler: SamplerState) -> Checks:
+        checks: Checks = self._inner.checks(sampler)
+        return checks
 
     def launch(self, work: Work) -> Pending | None:
         pending: Pending | None = None

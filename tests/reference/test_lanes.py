@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from inflight.executors.base import Request
+from inflight.executors.reference.core.drafts import Checks
 from inflight.executors.reference.core.engine import Engine
 from inflight.executors.reference.core.iteration import Iteration
 from inflight.executors.reference.core.lanes import Lanes
@@ -31,6 +32,9 @@ class InstantRunner:
 
     def follows(self, _: SamplerState) -> bool:
         return False
+
+    def checks(self, _: SamplerState) -> Checks:
+        return Checks.NOT
 
     def launch(self, work: Work) -> Pending:
         self._launched += 1

@@ -173,6 +173,14 @@ def test_drafts_take_what_is_left() -> None:
     assert planned == Schedule((), ((2, 3),), (1, 3), drafts=((1, 5),))
 
 
+def test_drafts_that_are_rows_leave_one_to_each_sequence() -> None:
+    limits = Limits(4, 100, max_rows=8)
+    active = [Active(key, 0, draft_tokens=3, drafts_are_rows=True) for key in range(3)]
+    planned = schedule([Waiting(9, 5, 1)], active, 9, limits)
+    assert planned == Schedule((9,), ((9, 5),), (0, 1, 2), drafts=((0, 3), (1, 1)))
+    assert schedule([], active, 9, Limits(3, 100)).drafts == ()
+
+
 @dataclass
 class Simulated:
     """A sequence as the engine keeps it, with blocks of 4 tokens."""

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from inflight.executors.base import FinishReason, Request
+from inflight.executors.reference.core.drafts import LookupConfig
 from inflight.executors.reference.core.engine import Engine
+from inflight.executors.reference.core.iteration import Iteration
 from inflight.executors.reference.model.lora import Adapter, Delta, Slot
-from reference.support import FIXTURES, Told, engine, expected, request, run, torch_engine
+from reference.support import FIXTURES, AllTold, Told, collect, engine, expected, request, run, torch_engine
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'inflight-llm[torch]'")
 CUDA = pytest.param(
@@ -205,3 +207,35 @@ def test_the_kernels_compute_what_the_operations_do(name: str) -> None:
     ours = run(torch_engine(name, kernels=kernels), requests)
     plain = run(torch_engine(name), requests)
     assert {key: one.tokens for key, one in ours.items()} == {key: one.tokens for key, one in plain.items()}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("rows", [0, 20])
+def test_guesses_are_rows_that_change_no_token(device: str, rows: int) -> None:
+    """With room for a guess now and then, and for all of them."""
+    asked = {"return_log_probs": True, "num_top_log_probs": 2}
+    kinds: list[dict[str, Any]] = [{}, {"temperature": 1.5, "seed": 7}, {"top_p": 0.8, "seed": 8}]
+    requests = [
+        request(key, [5 + key, *PROMPT, 5 + key, *PROMPT[:2]], 40, sampling=kinds[key % 3], output=asked)
+        for key in range(5)
+    ]
+    plain = run(engine(), requests)
+    lookup = LookupConfig(max_draft_len=4, max_matching_ngram_size=2)
+    subject = torch_engine("llama", device, lookup=lookup, max_batch_size=4, max_rows=rows)
+    iteration = Iteration()
+    subject.add(requests, iteration)
+    told: AllTold = {}
+    accepted = launched = 0
+    while subject.has_work:
+        collect(iteration.rows, told)
+        iteration = Iteration()
+        subject.step(iteration)
+        accepted += iteration.accepted_tokens
+        launched += 1
+    collect(iteration.rows, told)
+    for key, one in plain.items():
+        assert told[key].tokens == one.tokens
+        assert told[key].log_probs == pytest.approx(one.log_probs, abs=1e-3)
+    assert accepted > 20
+    assert (launched < 75) == (rows > 0)
+    assert subject.pool.used == 0

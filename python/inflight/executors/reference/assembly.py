@@ -152,6 +152,7 @@ def _load_engine(
     from .core.blocks import BlockPool
     from .core.drafts import LookupConfig
     from .core.engine import Engine
+    from .core.options import choosing_rows
     from .core.reuse import ReuseIndex
     from .core.scheduler import CapacitySchedulerPolicy, Limits
 
@@ -182,6 +183,7 @@ def _load_engine(
             policy,
             values.enable_chunked_context,
             max_prompt_s=values.max_prompt_ms / 1e3,
+            max_rows=choosing_rows(values),
         ),
         Bounds(
             config.vocab_size,

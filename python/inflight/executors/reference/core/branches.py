@@ -1,6 +1,7 @@
-"""Sequences that choose on the host: those with draft tokens, and beam searches.
+"""Sequences that choose several tokens at a time: those with draft tokens, and beam searches.
 
-Owns what follows from the logits of their branches, and where further guesses come from. `drafts` checks
+Owns what follows from the logits of their branches or from the tokens of their rows, and where further
+guesses come from. `drafts` checks
 guesses, `beams` takes the steps of a search, and `requests` owns what a token means.
 """
 
@@ -62,14 +63,41 @@ class Branches:
                 if not sequence.ended and sequence.drafts.is_out and not sequence.owner.is_embedded:
                     drafting.append(sequence)
         if drafting:
-            self._draft(drafting, iteration)
+            self.draft(drafting, iteration)
 
-    def _draft(self, sequences: Sequence[SequenceState], iteration: Iteration) -> None:
+    def follow(self, choosing: Sequence[SequenceState], row: int, token: int, iteration: Iteration) -> bool:
+        """Notes the token of a row whose sequence has guesses that are checked by row: whether the next row
+        computed what follows."""
+        sequence = choosing[row]
+        if sequence.drafts is None:
+            return False
+        guessed = not sequence.drafts.is_out
+        if row == 0 or choosing[row - 1] is not sequence:
+            iteration.decoded_requests += 1
+            iteration.requests_with_drafts += guessed
+        holds = sequence.drafts.note(token)
+        iteration.draft_tokens += guessed
+        iteration.accepted_tokens += holds
+        return holds and row + 1 < len(choosing) and choosing[row + 1] is sequence
+
+    def part(self, sequences: Sequence[SequenceState], iteration: Iteration) -> None:
+        """What was computed beyond the tokens of these sequences does not count; gets new guesses."""
+        for one in sequences:
+            one.launched = len(one.sampler.generated)
+        drafting = [
+            one
+            for one in sequences
+            if one.drafts is not None and one.drafts.is_out and not one.owner.is_embedded
+        ]
+        if drafting:
+            self.draft(drafting, iteration)
+
+    def draft(self, sequences: Sequence[SequenceState], iteration: Iteration) -> None:
         """Gets guesses for sequences that have none."""
         if self._proposer is None:
             for one in sequences:
                 if one.drafts is not None:
-                    one.drafts.propose(one.known)
+                    one.drafts.propose(one.prompt, one.sampler.generated)
             return
         started = iteration.clock()
         for one, guesses in zip(sequences, self._proposer.propose(sequences), strict=True):

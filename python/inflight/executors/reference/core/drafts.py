@@ -2,13 +2,15 @@
 
 Owns where guesses come from (the request, what the sequence said before, or a draft model) and which are
 accepted. A guess is accepted when the model chooses the same token; with draft logits, by the ratio of the
-two probabilities, as TensorRT-LLM does. Knows nothing of blocks or iterations.
+two probabilities, as TensorRT-LLM does. Where no guess needs its logits, a runner may choose after each of
+them itself (`Checks.BY_ROW`). Knows nothing of blocks or iterations.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 import numpy as np
 
@@ -27,18 +29,32 @@ class LookupConfig:
     max_matching_ngram_size: int
 
 
+class Checks(Enum):
+    """Who chooses a sequence's tokens where some are guessed."""
+
+    #: The host, by the logits of its rows.
+    BY_LOGITS = auto()
+    #: The runner: each guess is a generation row, after which it chooses as it would without guesses.
+    BY_ROW = auto()
+    #: Nobody: what the host would wait for costs more than guesses save.
+    NOT = auto()
+
+
 @dataclass(slots=True)
 class Drafts:
     """One sequence's guesses, and how good they were."""
 
     lookup: LookupConfig | None = None
     external: ExternalDrafts | None = None
+    checks: Checks = Checks.BY_LOGITS
     #: How many of the external ones are through.
     _used: int = 0
     _pending: list[int] = field(default_factory=list)
     #: Where each run of tokens was last followed by something: by run, the place after it.
     _after: dict[tuple[int, ...], int] = field(default_factory=dict)
     _indexed: int = 0
+    #: The prompt and the output so far, as lookup has read them.
+    _text: list[int] = field(default_factory=list)
     proposed: int = 0
     accepted: int = 0
 
@@ -80,6 +96,25 @@ class Drafts:
             self.external = None
         return token, accepted
 
+    def note(self, token: int) -> bool:
+        """Takes the model's next token: whether it is the next guess. Those that follow a wrong guess are
+        through."""
+        if not self._pending:
+            return False
+        holds = self._pending.pop(0) == token
+        self._used += 1
+        self.proposed += 1
+        self.accepted += holds
+        if not holds:
+            self._pending.clear()
+            self.external = None
+        return holds
+
+    @property
+    def needs_logits(self) -> bool:
+        """Whether a guess is accepted by what its row's logits are."""
+        return self.external is not None and self.external.logits is not None
+
     @property
     def is_out(self) -> bool:
         """Whether no guess is left."""
@@ -90,11 +125,15 @@ class Drafts:
         self.external = None
         self._pending = list(guesses)
 
-    def propose(self, tokens: Sequence[int]) -> None:
-        """Looks for guesses after ``tokens``, where none are left."""
+    def propose(self, prompt: Sequence[int], output: Sequence[int] = ()) -> None:
+        """Looks for guesses after ``prompt`` and ``output``, which only grows, where none are left."""
         if self._pending or self.lookup is None:
             return
         self.external = None
+        tokens = self._text
+        if not tokens:
+            tokens.extend(prompt)
+        tokens.extend(output[len(tokens) - len(prompt) :])
         sizes = range(self.lookup.max_matching_ngram_size, 0, -1)
         for place in range(max(self._indexed, 1), len(tokens)):
             for size in sizes:

@@ -272,6 +272,7 @@ class Engine:
         reports.take_prompts(work, outcome)
         choosing, first = work.choosing(), len(rows.sequences)
         looked_at: Iterable[int] = range(len(choosing))
+        parted: dict[int, SequenceState] = {}
         if first:
             taken = self._planner.lanes.take(rows, outcome)
             iteration.generated_tokens += taken.count
@@ -280,13 +281,17 @@ class Engine:
             looked_at = [*taken.odd, *range(first, len(choosing))]
         for row in looked_at:
             sequence, token = choosing[row], int(outcome.tokens[row])
-            if sequence.ended:
-                continue  # it ended, or was cancelled, while this row was in flight
+            if sequence.ended or sequence.key in parted:
+                continue  # it ended, was cancelled or went another way while this row was in flight
             if sequence.record is not None:
                 reports.record(sequence, token, row, outcome)
             iteration.generated_tokens += 1
-            iteration.decoded_requests += 1
             self._requests.take(sequence, token, iteration)
+            if sequence.drafts is None:
+                iteration.decoded_requests += 1
+            elif not self._branches.follow(choosing, row, token, iteration):
+                parted[sequence.key] = sequence
+        self._branches.part([one for one in parted.values() if not one.ended], iteration)
         self._branches.choose(work, outcome, iteration)
         for chunk in work.chunks:
             if chunk.sequence.owner.admitted.max_tokens == 0 and chunk.stop == len(chunk.sequence.context):

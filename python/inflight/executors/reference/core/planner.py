@@ -13,6 +13,7 @@ import numpy as np
 
 from . import lanes, reuse, scheduler
 from .blocks import GONE, BlockPool, BlockTable, blocks_for
+from .drafts import Checks
 from .fetches import Fetch
 from .lanes import NO_LANE_ROWS, LaneRows, Lanes
 from .pace import Pace
@@ -166,20 +167,22 @@ class Planner:
             return None
         granted = dict(schedule.drafts)
         generating: list[SequenceState] = []
+        columns: list[tuple[int, int, int, int, int]] = []
         probes: list[Probe] = []
         for key in schedule.generation:
             one = self.active[key]
             if one.beams is not None:
                 probes += self._probe_beams(one)
-            elif one.drafts is not None:
+            elif one.drafts is not None and one.drafts.checks is Checks.BY_LOGITS:
                 probes.append(self._probe_drafts(one, granted.get(key, 0)))
             else:
-                generating.append(one)
+                columns += self._columns(one, granted.get(key, 0))
+                generating += [one] * (len(columns) - len(generating))
         rows = self.lanes.advance() if plan.steady.running else NO_LANE_ROWS
         first = len(rows.sequences)
         inputs = rows.inputs
-        if generating:
-            inputs = np.concatenate([inputs, np.array([self._inputs(one) for one in generating]).T], axis=1)
+        if columns:
+            inputs = np.concatenate([inputs, np.array(columns).T], axis=1)
         chunks = [self._chunk(self.active[key], tokens) for key, tokens in schedule.context]
         work = Work(
             [*rows.sequences, *generating],
@@ -227,15 +230,22 @@ class Planner:
         for chunk in work.chunks:
             chunk.sequence.context_done = chunk.first
 
-    def _inputs(self, one: SequenceState) -> tuple[int, int, int, int, int]:
-        """Of a generation row, as a column of `Work.inputs`, with the block that it needs."""
-        position, generated = one.position, one.sampler.generated
+    def _columns(self, one: SequenceState, drafts: int) -> list[tuple[int, int, int, int, int]]:
+        """Of a generation row and those of guesses after it, as columns of `Work.inputs`, with the blocks
+        that they need."""
+        position, generated, size = one.position, one.sampler.generated, self.pool.tokens_per_block
         if one.table is None:
             raise RuntimeError("a sequence without blocks was scheduled")
-        self.pool.grow(one.table, position + 1)
+        guesses = () if one.drafts is None else one.drafts.pending(drafts)
+        self.pool.grow(one.table, position + 1 + len(guesses))
         source = KNOWN if one.launched == len(generated) else one.row
-        block = one.table.blocks[position // self.pool.tokens_per_block]
-        return generated[-1] if source == KNOWN else 0, source, position, one.slot, block
+        columns = [(generated[-1] if source == KNOWN else 0, source)]
+        columns += [(guess, KNOWN) for guess in guesses]
+        blocks = one.table.blocks
+        return [
+            (token, kind, place, one.slot, blocks[place // size])
+            for place, (token, kind) in enumerate(columns, position)
+        ]
 
     def _fill_lanes(self) -> None:
         """Moves sequences that take one token an iteration from now on to the lanes."""
@@ -265,6 +275,7 @@ class Planner:
             tokens = one.position + 1
             if one.drafts is not None and not one.context_left:
                 demand.draft_tokens = len(one.drafts.pending(one.tokens_left - 1))
+                demand.drafts_are_rows = one.drafts.checks is Checks.BY_ROW
                 tokens += demand.draft_tokens
             demand.blocks_next = 0 if one.ending else max(0, blocks_for(tokens, size) - held)
         demand.blocks_left = one.owner.admitted.blocks - held

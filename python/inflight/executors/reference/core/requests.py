@@ -13,6 +13,7 @@ from inflight.executors.base import FinishReason, StatusCode
 from . import stop
 from .adapters import Adapters
 from .context_phase import CONTEXT_ONLY
+from .drafts import Checks
 from .handover import Handover
 from .iteration import Iteration
 from .planner import Planner
@@ -38,7 +39,7 @@ class Requests:
         self._by_client_id: dict[int, RequestState] = {}
         #: Those that need their history, or did when they came: most do not, and are not asked again.
         self._attentive: dict[int, SequenceState] = {}
-        #: Those that choose on the host, until their end.
+        #: Those that choose several tokens at a time, until their end.
         self._branching: set[int] = set()
 
     def __contains__(self, client_id: int) -> bool:
@@ -48,11 +49,23 @@ class Requests:
         """Takes a request and queues its sequences."""
         self._by_client_id[state.request.client_id] = state
         for sequence in state.unfinished:
-            if sequence.chooses_on_the_host:
+            self._settle_checks(sequence)
+            if sequence.branches:
                 self._branching.add(sequence.key)
             elif sequence.needs_history and not self._runner.follows(sequence.sampler):
                 self._attentive[sequence.key] = sequence
             self._planner.push(sequence)
+
+    def _settle_checks(self, sequence: SequenceState) -> None:
+        """Decides who checks a sequence's guesses, or that it has none but those that its client sent."""
+        drafts = sequence.drafts
+        if drafts is None or drafts.needs_logits:
+            return
+        checks = self._runner.checks(sequence.sampler)
+        if checks is not Checks.NOT:
+            drafts.checks = checks
+        elif drafts.external is None:
+            sequence.drafts = None
 
     def cancel(self, client_ids: Iterable[int], iteration: Iteration) -> None:
         """Ends requests now; ids that are unknown or finished are ignored."""

@@ -25,6 +25,7 @@ import numpy as np
 from inflight.executors.reference.model.array_types import Float32, Int, Int32
 
 from .block_store import BlockStore
+from .drafts import Checks
 from .options import Sizes
 from .sampler import SamplerState
 from .sequence import SequenceState
@@ -92,7 +93,8 @@ class Work:
     that ``chooses``. The blocks of a sequence only ever grow at their end while it keeps its table.
     """
 
-    #: One new token each.
+    #: One new token each. A sequence whose guesses are checked by row has a row more for each of them, in
+    #: order.
     generation: Sequence[SequenceState]
     #: A column for each generation row ``[5, rows]``: its input token where the host knows it; where that
     #: comes from, a choosing row of the work launched before this one or `KNOWN`; its position; the
@@ -182,6 +184,9 @@ class Runner(Protocol):
 
     def follows(self, sampler: SamplerState) -> bool:
         """Whether the runner itself keeps what ``sampler`` needs of tokens that are not collected yet."""
+
+    def checks(self, sampler: SamplerState) -> Checks:
+        """Who chooses where tokens of ``sampler`` are guessed and no guess needs its logits."""
 
     def launch(self, work: Work) -> Pending | None:
         """Starts an iteration; everything in ``work`` is read before the call returns. None: it was given up,

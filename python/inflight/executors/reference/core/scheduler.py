@@ -44,6 +44,14 @@ class Limits:
     idle_num_tokens: int = 64
     #: What a prompt may add to an iteration while clients' sequences generate; 0: any time.
     max_prompt_s: float = 0.0
+    #: Rows that may choose a token, guesses among them, where the runner chooses after each; at least one a
+    #: sequence.
+    max_rows: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Most rows of an iteration that choose a token."""
+        return max(self.max_batch_size, self.max_rows)
 
 
 @dataclass(slots=True)
@@ -82,6 +90,8 @@ class Active:
     tokens_next: int = 1
     #: Draft tokens it would check in the same step, as far as the budget goes.
     draft_tokens: int = 0
+    #: Whether each of them is a row that chooses a token.
+    drafts_are_rows: bool = False
     #: Its last token is being chosen: it runs no more and holds its place until that is known.
     ending: bool = False
     #: Nobody waits for its answer.
@@ -190,13 +200,15 @@ def schedule(
         free_blocks -= blocks
     prompts.take_idle(idle)
     budget = prompts.budget
+    rows = limits.rows - steady.running - len(generating) - len(prompts.context)
     # Drafts are worth least: they take what nothing else wants.
     drafts: list[tuple[int, int]] = []
     for one in generating:
-        if one.draft_tokens and budget > 0:
-            checked = min(one.draft_tokens, budget)
+        checked = min(one.draft_tokens, budget, rows if one.drafts_are_rows else budget)
+        if checked > 0:
             drafts.append((one.key, checked))
             budget -= checked
+            rows -= checked if one.drafts_are_rows else 0
     generation = tuple(one.key for one in generating)
     return Schedule(tuple(admitted), tuple(prompts.context), generation, paused, tuple(drafts))
 

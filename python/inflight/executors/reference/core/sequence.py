@@ -16,7 +16,7 @@ from .admission import Admitted
 from .beams import BeamSearch
 from .blocks import BlockTable
 from .cache_changes import Origin
-from .drafts import Drafts
+from .drafts import Checks, Drafts
 from .extras import IDLE_PRIORITY
 from .fetches import Fetch
 from .images import ImagePrompt
@@ -147,12 +147,17 @@ class SequenceState:
     @property
     def chooses_on_the_host(self) -> bool:
         """Whether its logits come to the host, which chooses several tokens at a time."""
-        return self.drafts is not None or self.beams is not None
+        return self.beams is not None or (self.drafts is not None and self.drafts.checks is Checks.BY_LOGITS)
+
+    @property
+    def branches(self) -> bool:
+        """Whether several tokens at a time are chosen: what comes next is not known before."""
+        return self.beams is not None or self.drafts is not None
 
     @property
     def needs_history(self) -> bool:
         """Whether its next step cannot be planned before the last one is known."""
-        return self.drafts is not None or self.beams is not None or self.sampler.needs_history
+        return self.branches or self.sampler.needs_history
 
     @property
     def all_tables(self) -> list[BlockTable]:

@@ -13,6 +13,7 @@ from typing import cast
 import numpy as np
 
 from inflight.executors.reference.core import log_probs
+from inflight.executors.reference.core.drafts import Checks
 from inflight.executors.reference.core.runner import (
     KNOWN,
     NO_ROWS,
@@ -74,6 +75,9 @@ class NumpyRunner:
 
     def follows(self, _: SamplerState) -> bool:
         return False
+
+    def checks(self, _: SamplerState) -> Checks:
+        return Checks.BY_LOGITS
 
     def launch(self, work: Work) -> Pending:
         launched = self._compute(work)

@@ -6,6 +6,7 @@ Owns their copies there, in the model's type, which of them go first, and what t
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ import torch
 from inflight.executors.reference.model.lora import Adapter, LayerDeltas, Part, Slot
 
 from .operations import Tensor, linear
+
+_log = logging.getLogger(__name__)
 
 #: An iteration's rows by adapter: adapter, first row, rows.
 Spans = Sequence[tuple[Adapter | None, int, int]]
@@ -101,6 +104,7 @@ class DeviceAdapters:
         self._held: OrderedDict[bytes, DeviceAdapter] = OrderedDict()
         #: Places of those that have gone.
         self._free: list[int] = []
+        self._has_warned = False
 
     def rows(self, spans: Spans) -> AdaptedGroups:
         """The rows of each adapter."""
@@ -133,6 +137,16 @@ class DeviceAdapters:
             used += 1
             if self._made is not None:
                 self._made(copy)
+        if self._bytes > self._max_bytes and not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "the %d LoRA adapters of an iteration take %d MB of GPU memory, and %d MB are for adapters:"
+                " they are copied again as others come; raise `lora_cache_gpu_memory_fraction`, or lower"
+                " `max_batch_size`",
+                len(adapters),
+                self._bytes >> 20,
+                self._max_bytes >> 20,
+            )
         return {adapter: self._held[adapter.fingerprint] for adapter in adapters}
 
     def _make_room(self, nbytes: int, used: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from inflight.executors.reference.core.options import Options, Sizes, plan_sizes
+from inflight.executors.reference.core.options import Options, Sizes, choosing_rows, plan_sizes
 from inflight.executors.reference.core.runner import Built
 from inflight.executors.reference.core.scheduler import Limits
 from inflight.executors.reference.errors import OptionError
@@ -67,7 +67,7 @@ def build(
         with torch.inference_mode():
             model = _load(model_dir, config, options, place, communicator)
             sizes = _sizes(model_dir, options, model, team)
-            limits = Limits(options.max_batch_size, sizes.max_num_tokens)
+            limits = Limits(options.max_batch_size, sizes.max_num_tokens, max_rows=choosing_rows(options))
             if team is not None and team.follower is not None:
                 steps = DeviceSteps(model, sizes.num_blocks, limits, sizes.num_host_blocks)
                 with steps.queueing():
@@ -173,7 +173,7 @@ def _sizes(model_dir: Path, options: Options, model: TorchModel, team: Team | No
     widest = 4 * config.hidden_size + 3 * config.intermediate_size
     # Twice, because CUDA graphs keep separate memory.
     working = 2 * tokens * widest * element
-    working += options.max_batch_size * config.vocab_size * _SAMPLING_BYTES_A_LOGIT
+    working += choosing_rows(options) * config.vocab_size * _SAMPLING_BYTES_A_LOGIT
     if model.tower is not None:
         working += options.image_cache_memory_bytes
         working += _tower_bytes(

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from inflight.executors.reference.core.blocks import BlockTable
+from inflight.executors.reference.core.drafts import Checks
 from inflight.executors.reference.core.runner import NO_ROWS, Outcome, Pending, Work
 from inflight.executors.reference.core.sampler import SamplerState
 from inflight.executors.reference.core.scheduler import Limits
@@ -72,7 +73,7 @@ class TorchRunner:
         limits: Limits,
         leader: Leader | None = None,
         num_host_blocks: int = 0,
-        lora_fraction: float = 0.05,
+        lora_fraction: float = 0.3,
         lora_host_bytes: int = 1 << 30,
         sight: TorchSight | None = None,
     ) -> None:
@@ -106,6 +107,12 @@ class TorchRunner:
 
     def follows(self, sampler: SamplerState) -> bool:
         return bool(self._sampling.follows(sampler))
+
+    def checks(self, sampler: SamplerState) -> Checks:
+        # Penalties, bans and guides follow the tokens of one row at a time.
+        if not sampler.needs_history:
+            return Checks.BY_ROW
+        return Checks.NOT if self._cuda else Checks.BY_LOGITS
 
     def launch(self, work: Work) -> Pending | None:
         with self._steps.queueing(work.is_awaited):

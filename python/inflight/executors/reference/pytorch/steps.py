@@ -57,7 +57,7 @@ class DeviceSteps:
         num_blocks: int,
         limits: Limits,
         num_host_blocks: int = 0,
-        lora_fraction: float = 0.05,
+        lora_fraction: float = 0.3,
         lora_host_bytes: int = 1 << 30,
     ) -> None:
         """LoRA adapters get ``lora_fraction`` of the GPU memory that the cache leaves free. On a CPU they get
@@ -74,11 +74,11 @@ class DeviceSteps:
         #: Of a model that sees, what is added to the position of each slot's generation rows.
         self._offsets: Tensor = None if model.tower is None else self._zeros(limits.max_batch_size + 1)
         #: The tokens of the latest choosing rows, where the next iteration finds them.
-        self.chosen = self._zeros(limits.max_batch_size)
-        self._inputs = self._zeros(5 * limits.max_batch_size)
+        self.chosen = self._zeros(limits.rows)
+        self._inputs = self._zeros(5 * limits.rows)
         # One for all graphs: an iteration's logits are read before the next one's are written.
         self._logits = torch.empty(
-            (limits.max_batch_size, model.config.vocab_size), dtype=model.dtype, device=self.device
+            (limits.rows, model.config.vocab_size), dtype=model.dtype, device=self.device
         )
         #: Of the latest iteration that no graph computed: ``[T, hidden]``.
         self._hidden: Tensor = None
@@ -269,7 +269,7 @@ class DeviceSteps:
         from .adapter_tables import AdapterTables
 
         most, dtype = limits.max_batch_size, self._model.dtype
-        rows = limits.max_num_tokens + most + 8  # with what rounding adds
+        rows = limits.max_num_tokens + limits.rows + 8  # with what rounding adds
         return AdapterTables(
             self.device, dtype, lora_bytes, most, config.num_layers, rows, widths(config), self.upload
         )
@@ -348,7 +348,7 @@ class DeviceSteps:
     def _capture(self, limits: Limits) -> None:
         """Captures the graphs of all batch sizes, largest first, since they share their memory."""
         longest = limits.max_num_tokens
-        sizes = generation_sizes(limits.max_batch_size)
+        sizes = generation_sizes(limits.rows)
         self._prompt_inputs = self._zeros(sum(self._prompt_shape(longest, sizes[-1]).sizes))
         with torch.inference_mode(), torch.cuda.stream(self.stream):
             for place in product(reversed(prompt_buckets(longest)), reversed(sizes)):
@@ -357,7 +357,7 @@ class DeviceSteps:
                 self._prompt_inputs[: len(spare)] = self.upload(spare)
                 buffer = self._prompt_inputs[: len(spare)]
                 self._prompt_graphs[place] = self.capture(partial(self._prompts, buffer, shape))
-            for bucket in reversed(buckets(limits.max_batch_size)):
+            for bucket in reversed(buckets(limits.rows)):
                 self._fill(bucket)
                 self._graphs[bucket] = self.capture(partial(self._generate, bucket))
             self._graphs = dict(sorted(self._graphs.items()))
