@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -268,7 +269,7 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class GroupedRows:
-    """`adapters.Adapted` for a model without experts."""
+    """`adapters.Adapted` in kernels."""
 
     groups: ClassVar[tuple[AdaptedRows, ...]] = ()
 
@@ -286,11 +287,16 @@ class GroupedRows:
     launches: Mapping[Part, Sequence[Launch]]
     #: A stream for what may run next to the model's products; None: there is none.
     side: Any = None
+    #: `expert_adapter_kernels.ExpertAdapters`; None: no expert is changed.
+    of_experts: Any = None
 
     @property
     def kind(self) -> tuple[int, frozenset[Slot]]:
         """What a graph is captured for."""
         return self.rank, self.slots
+
+    def experts(self, layer: int) -> Callable[..., None] | None:
+        return None if self.of_experts is None else partial(self.of_experts.add, layer)
 
     def product(
         self, layer: int, part: Part, x: Tensor, compute: Callable[[], Tensor]

@@ -7,6 +7,7 @@ by adapter on the host and cut into tiles of one adapter each. Knows nothing of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from .adapter_kernels import (
     is_apart,
 )
 from .adapters import DeviceAdapter, DeviceAdapters, Spans
+from .expert_adapter_kernels import EXPERT_ENTRIES, ExpertAdapters, outputs_at_once
 from .operations import Tensor
 
 Array = Any  # numpy.ndarray
@@ -45,8 +47,10 @@ class AdapterTables:
         most_rows: int,
         widths: Mapping[Part, int],
         upload: Callable[[Array], Tensor],
+        experts: int = 0,
     ) -> None:
-        """``most`` adapters and ``most_rows`` rows are in an iteration; ``widths`` are the parts' outputs."""
+        """``most`` adapters and ``most_rows`` rows are in an iteration; ``widths`` are the parts' outputs, of
+        one of the ``experts`` of a mixture."""
         self._adapters = DeviceAdapters(device, dtype, max_bytes, most, LEAST_RANK, self._note)
         self._device = device
         self._most = most
@@ -57,6 +61,10 @@ class AdapterTables:
         # Both take memory where there are adapters only.
         self._table: Tensor = None
         self._rows: Tensor = None
+        #: Of experts' modules: `ExpertAdapters.table`, and as `_entries`, whichever expert it is.
+        self._experts = experts
+        self._expert_table: Tensor = None
+        self._expert_entries: dict[Slot, int] = {}
         #: Where a module is in a layer's entries, in the order in which they were first seen.
         self._entries: dict[Slot, int] = {}
         self._widths = widths
@@ -73,13 +81,15 @@ class AdapterTables:
         if self._table is None:
             shape = (self._most, self._layers, ENTRIES, FIELDS)
             self._table = torch.zeros(shape, dtype=torch.int64, device=self._device)
-            size = HEAD + TILE_FIELDS * self._tiles(self._most_rows) + self._most_rows
+            size = HEAD + TILE_FIELDS * self._tiles(self._most_rows) + 2 * self._most_rows
             self._rows = torch.zeros(size, dtype=torch.int32, device=self._device)
         held = self._adapters.hold(list({adapter: None for adapter, *_ in spans if adapter is not None}))
         places = [NOBODY if adapter is None else held[adapter].place for adapter, *_ in spans]
         tiles, how = HEAD + TILE_FIELDS * self._tiles(rows), cut(rows)
         own = np.array([one[1:] for one in spans])
         array = grouped(np.array(places), own, how.rows, rows, tiles, is_apart(rows))
+        if self._experts:
+            array = np.concatenate((array, owners(np.array(places), own, rows)))
         if lasting:
             pinned = torch.from_numpy(array)
             pinned = pinned.pin_memory() if self._device.type == "cuda" else pinned
@@ -88,9 +98,15 @@ class AdapterTables:
             noted = self._upload(array)
         rank = max(one.rank for one in held.values())
         rank = 1 << (rank - 1).bit_length()
-        slots = frozenset().union(*(one.slots for one in held.values()))
-        launches = self._launched(slots, how.span_of(rank), is_apart(rows))
-        made = GroupedRows(self._table, noted[:tiles], noted[tiles:], rank, slots, launches, self._side)
+        slots: frozenset[Slot] = frozenset().union(*(one.slots for one in held.values()))
+        plain = frozenset(slot for slot in slots if slot.expert is None)
+        launches = self._launched(plain, how.span_of(rank), is_apart(rows), self._entries)
+        order, of_experts = noted[tiles : tiles + rows], None
+        if any(slot.expert is not None for slot in slots):
+            changed = frozenset(replace(slot, expert=None) for slot in slots if slot.expert is not None)
+            changes = self._launched(changed, outputs_at_once(rank), False, self._expert_entries)
+            of_experts = ExpertAdapters(self._expert_table, noted[tiles + rows :], rank, changes)
+        made = GroupedRows(self._table, noted[:tiles], order, rank, slots, launches, self._side, of_experts)
         if lasting:
             self._latest, self._grouped = (rows, spans), made
         return made
@@ -106,21 +122,43 @@ class AdapterTables:
         for layer, parts in zip(entries, adapter.layers, strict=True):
             for deltas in parts.values():
                 for slot, down, up in deltas:
+                    if slot.expert is not None:
+                        continue
                     entry = self._entries.setdefault(slot, len(self._entries))
                     layer[entry, :3] = down.data_ptr(), up.data_ptr(), len(down)
         self._table[adapter.place].copy_(self._upload(entries))
+        if any(slot.expert is not None for slot in adapter.slots):
+            self._note_experts(adapter)
+        elif self._expert_table is not None:
+            self._expert_table[adapter.place] = 0
 
-    def _launched(self, slots: frozenset[Slot], outputs: int, whole: bool) -> Mapping[Part, Sequence[Launch]]:
-        """What changes each part where adapters have these modules, in blocks of ``outputs``. ``whole``: the
-        first launch of a part has all of its outputs."""
+    def _note_experts(self, adapter: DeviceAdapter) -> None:
+        shape = (self._layers, self._experts, EXPERT_ENTRIES, FIELDS)
+        if self._expert_table is None:
+            self._expert_table = torch.zeros((self._most, *shape), dtype=torch.int64, device=self._device)
+        entries = np.zeros(shape, dtype=np.int64)
+        for layer, parts in zip(entries, adapter.layers, strict=True):
+            for deltas in parts.values():
+                for slot, down, up in deltas:
+                    if slot.expert is not None:
+                        module = replace(slot, expert=None)
+                        entry = self._expert_entries.setdefault(module, len(self._expert_entries))
+                        layer[slot.expert, entry, :3] = down.data_ptr(), up.data_ptr(), len(down)
+        self._expert_table[adapter.place].copy_(self._upload(entries))
+
+    def _launched(
+        self, slots: frozenset[Slot], outputs: int, whole: bool, places: Mapping[Slot, int]
+    ) -> Mapping[Part, Sequence[Launch]]:
+        """What changes each part where adapters have these modules, in blocks of ``outputs``; ``places`` are
+        where modules are in a table. ``whole``: the first launch of a part has all of its outputs."""
         key = slots, outputs, whole
         if key not in self._launches:
             parts: dict[Part, list[Launch]] = {}
             for modules in apart(slots):
                 width = self._widths[modules[0].part]
-                entries = np.array([self._entries[slot] for slot in modules], dtype=np.int32)
+                entries = np.array([places[slot] for slot in modules], dtype=np.int32)
                 blocks = [
-                    (self._entries[slot], number, slot.start, slot.stop, first)
+                    (places[slot], number, slot.start, slot.stop, first)
                     for number, slot in enumerate(modules)
                     for first in range(slot.start, slot.stop, outputs)
                 ]
@@ -140,6 +178,14 @@ class AdapterTables:
                 parts.setdefault(modules[0].part, []).append(launch)
             self._launches[key] = parts
         return self._launches[key]
+
+
+def owners(places: Array, spans: Array, rows: int) -> Array:
+    """By row, the place of its span: int32 ``[rows]``."""
+    found = np.full(rows, NOBODY, dtype=np.int32)
+    for place, (first, count) in zip(places.tolist(), spans.tolist(), strict=True):
+        found[first : first + count] = place
+    return found
 
 
 def apart(slots: Iterable[Slot]) -> list[list[Slot]]:

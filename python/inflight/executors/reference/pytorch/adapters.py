@@ -57,6 +57,10 @@ class Adapted(Protocol):
     def groups(self) -> Sequence[AdaptedRows]:
         """By adapter, for the experts of a mixture."""
 
+    def experts(self, layer: int) -> Callable[..., None] | None:
+        """What adds to the products of experts in kernels: `ExpertAdapters.add` of a layer. None: nothing is
+        added, or by ``groups``."""
+
     def product(
         self, layer: int, part: Part, x: Tensor, compute: Callable[[], Tensor]
     ) -> tuple[Tensor, Tensor | None]:
@@ -69,6 +73,9 @@ class AdaptedGroups:
     """`Adapted` in plain operations, one adapter after the other."""
 
     groups: Sequence[AdaptedRows]
+
+    def experts(self, layer: int) -> None:  # noqa: ARG002 -- as `Adapted`
+        return None
 
     def product(
         self, layer: int, part: Part, x: Tensor, compute: Callable[[], Tensor]

@@ -8,6 +8,8 @@ a tensor, so that an iteration can be captured in a CUDA graph.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import triton
 import triton.language as tl
@@ -173,12 +175,20 @@ def experts(
     chosen: int,
     activation: Activation,
     normalized: bool = True,
+    adds: Callable[..., None] | None = None,
 ) -> Tensor:
-    """Each expert computes the rows that chose it, sorted on the device."""
+    """Each expert computes the rows that chose it, sorted on the device. ``adds`` is
+    `expert_adapter_kernels.ExpertAdapters.add` of the layer."""
     best, shares = choose(scores, chosen, normalized)
     tiles = sort(best, scores.shape[1])
-    active = activate(product(x, gate_up, tiles=tiles), activation, True)
-    return mix(product(active, down, tiles=tiles, scatter=True), shares)
+    inner = product(x, gate_up, tiles=tiles)
+    if adds is not None:
+        adds("gate_up", x, inner, tiles, best)
+    active = activate(inner, activation, True)
+    out = product(active, down, tiles=tiles, scatter=True)
+    if adds is not None:
+        adds("down", active, out, tiles, best)
+    return mix(out, shares)
 
 
 @triton.jit

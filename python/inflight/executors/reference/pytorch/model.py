@@ -249,7 +249,9 @@ class TorchModel:
             scores = scores if more is None else scores + more
             chosen, activation = config.experts_per_token, config.activation
             normalized = config.normalized_experts
-            mixed = ops.experts(x, scores, layer.gate_up, layer.down, chosen, activation, normalized)
+            adds = None if rows.adapted is None else rows.adapted.experts(index)
+            own = {} if adds is None else {"adds": adds}
+            mixed = ops.experts(x, scores, layer.gate_up, layer.down, chosen, activation, normalized, **own)
             for group in () if rows.adapted is None else rows.adapted.groups:
                 deltas = group.adapter.layers[index]
                 if "gate_up" in deltas or "down" in deltas:

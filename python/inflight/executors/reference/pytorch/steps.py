@@ -83,7 +83,7 @@ class DeviceSteps:
         #: Of the latest iteration that no graph computed: ``[T, hidden]``.
         self._hidden: Tensor = None
         lora_bytes = self._lora_bytes(lora_fraction) if self.cuda else lora_host_bytes
-        #: Adapters in plain operations, and in kernels where those can do all that adapters may change.
+        #: Adapters in plain operations, and in kernels where the model uses those.
         self._adapters = DeviceAdapters(self.device, model.dtype, lora_bytes)
         self._tables = self._adapter_tables(lora_bytes, limits)
         #: By place, and rank and modules of the adapters.
@@ -262,16 +262,24 @@ class DeviceSteps:
         return int(fraction * torch.cuda.mem_get_info(self.device)[0])
 
     def _adapter_tables(self, lora_bytes: int, limits: Limits) -> Any:
-        """For the kernels; they do not compute what adapters add to experts."""
+        """For the kernels."""
         config = self._model.config
-        if self._operations is operations or config.num_experts:
+        if self._operations is operations:
             return None
         from .adapter_tables import AdapterTables
 
         most, dtype = limits.max_batch_size, self._model.dtype
         rows = limits.max_num_tokens + limits.rows + 8  # with what rounding adds
         return AdapterTables(
-            self.device, dtype, lora_bytes, most, config.num_layers, rows, widths(config), self.upload
+            self.device,
+            dtype,
+            lora_bytes,
+            most,
+            config.num_layers,
+            rows,
+            widths(config),
+            self.upload,
+            config.num_experts,
         )
 
     def _adapted(self, spans: Spans, rows: int) -> Adapted | None:
