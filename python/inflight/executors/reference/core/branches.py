@@ -1,8 +1,8 @@
 """Sequences that choose several tokens at a time: those with draft tokens, and beam searches.
 
 Owns what follows from the logits of their branches or from the tokens of their rows, and where further
-guesses come from. `drafts` checks
-guesses, `beams` takes the steps of a search, and `requests` owns what a token means.
+guesses come from. `drafts` checks guesses, `beams` takes the steps of a search, and `requests` owns what a
+token means.
 """
 
 from __future__ import annotations

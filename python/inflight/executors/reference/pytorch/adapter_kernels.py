@@ -6,8 +6,8 @@ from tables on the device, and which rows an adapter has from a list of tiles: n
 that an iteration can be captured in a CUDA graph. Who fills tables and tiles is `adapter_tables`.
 
 With few rows all that counts is to have enough of the matrices on their way: programs are small and read
-ahead, and both kernels run on a stream next to the model's product. What they make is then a tensor of its
-own, which the kernel that reads the product adds. With many rows it is added in place.
+ahead, and both kernels run on a stream next to the model's product. What they make is then a separate
+tensor, which the kernel that reads the product adds. With many rows it is added in place.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ def cut(rows: int) -> Cut:
 
 
 def is_apart(rows: int) -> bool:
-    """Whether what adapters make of ``rows`` becomes a tensor of its own."""
+    """Whether what adapters make of ``rows`` becomes a separate tensor."""
     return rows <= _FEW_ROWS
 
 
