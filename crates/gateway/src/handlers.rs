@@ -3,6 +3,7 @@
 
 pub(crate) mod adapters;
 mod answer;
+mod arrival;
 mod background;
 pub(crate) mod batches;
 pub(crate) mod chat;
@@ -28,6 +29,7 @@ pub(crate) mod metrics;
 pub(crate) mod models;
 mod named;
 mod prepared;
+mod preparing;
 mod prompt;
 mod response;
 pub(crate) mod responses;

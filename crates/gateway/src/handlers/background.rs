@@ -12,7 +12,7 @@ use http_body_util::BodyExt;
 use inflight_openai::ApiError;
 use inflight_openai::responses::{AnswerWriter, Head, Unanswered, in_own_words};
 
-use super::generate::Arrival;
+use super::arrival::Arrival;
 use super::prepared::Prepared;
 use super::response;
 use crate::response_store::{Events, Keeping, Next, Running};

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use inflight_openai::{ApiError, IgnoredFields};
-use inflight_upstream::delivery::{CallContext, Place};
-use inflight_upstream::survival::Way;
 use inflight_upstream::trace::Trace;
 use tokio::time::Instant;
 
+use super::arrival::Arrival;
 use super::deadline::deadline;
 use super::prepared::Prepared;
-use crate::admission::{Admitted, Work};
-use crate::client::{Client, Owner};
+use super::preparing;
+use crate::admission::Work;
+use crate::client::Client;
 use crate::metrics::FieldLabels;
 use crate::middleware::RequestContext;
 use crate::request_body::{self, RequestBody};
@@ -26,39 +26,6 @@ pub(super) struct Received {
     body: RequestBody,
     /// Bytes of the body and of what it names.
     size: usize,
-}
-
-/// Where a request came from, and its place among the admitted ones.
-#[derive(Debug)]
-pub(super) struct Arrival {
-    pub(super) context: RequestContext,
-    pub(super) admitted: Admitted,
-    client: Option<Arc<Client>>,
-}
-
-impl Arrival {
-    /// Whose it is.
-    pub(super) fn owner(&self) -> Owner {
-        let client = self.client.as_ref();
-        client.map(|client| client.owner()).unwrap_or_default()
-    }
-
-    /// For calls that are not streams of the gateway's own; with the place that they hold.
-    pub(super) fn call(self) -> (CallContext, Arc<Admitted>) {
-        let Self {
-            context, admitted, ..
-        } = self;
-        let place = Arc::new(admitted);
-        let call = CallContext {
-            request_id: context.id,
-            // Its calls may be many, and at once.
-            trace: context.trace.as_parent(),
-            deadline: context.deadline,
-            place: Some(Arc::clone(&place) as Place),
-            ..CallContext::default()
-        };
-        (call, place)
-    }
 }
 
 /// Reads the body and admits the request.
@@ -166,45 +133,12 @@ impl Received {
         prepare: impl FnOnce(&AppState, &[u8]) -> Result<(Prepared, T), ApiError> + Send + 'static,
     ) -> Result<(Arc<Prepared>, T, Arrival), ApiError> {
         let ((mut prepared, more), mut arrival) = self.work(state, kind, prepare).await?;
-        let check = prepared.answer.as_ref();
-        let check = check.and_then(|answer| answer.check.clone());
-        for grammar in check.iter().flat_map(|check| check.grammars()) {
-            state.guides.compile(grammar).await?;
-        }
-        let sequences = prepared.prompts.len() * prepared.generation.n as usize;
-        arrival.admitted.widen(&state.admission, sequences)?;
-        if let Some(salt) = arrival
-            .client
-            .as_ref()
-            .and_then(|client| client.cache_salt())
-        {
-            prepared.salt_cache(&salt);
-        }
-        if arrival.context.is_idle {
-            prepared.let_others_first();
-        }
-        let extensions = prepared.generation.extensions.as_ref();
-        if let Some(guide) = extensions.and_then(|extensions| extensions.guide.as_ref()) {
-            let verdict = state.guides.check(guide).await;
-            match verdict {
-                Err(error) if error.status() == 400 && prepared.may_drop_guide() => {
-                    prepared.drop_guide();
-                }
-                verdict => verdict?,
-            }
-        }
-        let wanted = std::mem::take(&mut prepared.images.wanted);
-        if !wanted.is_empty() {
-            let client = arrival.client.as_ref();
-            let files = state.images.collect(&state.admission, client, wanted);
-            prepared.add_images(files.await?);
-        }
-        let is_timed = state.first_token_timeout.is_some();
-        // With its tokens, an answer whose worker is lost continues, and does not begin anew.
-        let resumes = state.resume_limits.most > 0 && prepared.way() == Some(Way::Resume);
-        if prepared.model.served.triton().is_none() && (is_timed || resumes) {
-            prepared.ask_for_tokens_early();
-        }
+        preparing::compile_checks(state, &prepared).await?;
+        preparing::take_places(state, &mut arrival, &prepared)?;
+        preparing::mark(&arrival, &mut prepared);
+        preparing::check_guide(state, &mut prepared).await?;
+        preparing::fetch_images(state, &arrival, &mut prepared).await?;
+        preparing::ask_for_tokens_early(state, &mut prepared);
         count_ignored(state, &prepared.ignored);
         Ok((Arc::new(prepared), more, arrival))
     }

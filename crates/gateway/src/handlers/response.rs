@@ -12,7 +12,7 @@ use inflight_openai::{ApiError, IgnoredFields};
 use inflight_upstream::classify::Refused;
 use inflight_upstream::survival::Report;
 
-use super::generate::Arrival;
+use super::arrival::Arrival;
 use super::locate::Located;
 use super::models;
 use super::prepared::Prepared;

@@ -9,8 +9,8 @@ use inflight_upstream::delivery::{CallContext, Deliverable, GivenUp, Sent, Tried
 use inflight_upstream::dispatch::NotDispatched;
 use inflight_upstream::metrics::RetryReason;
 
+use super::arrival::Arrival;
 use super::dispatching::dispatch_prompts;
-use super::generate::Arrival;
 use super::prepared::Prepared;
 use super::resuming::resumption;
 use crate::admission::Admitted;
