@@ -30,6 +30,8 @@ const MISSED_WITHIN: Duration = Duration::from_millis(500);
 const TRIAL: Duration = Duration::from_secs(1);
 /// How soon a request that no server takes is offered again.
 const RETRY_EVERY: Duration = Duration::from_millis(50);
+/// How long a request whose context is computed is offered at least: nothing was lost, and some worker has room soon.
+const HAND_OVER: Duration = Duration::from_secs(1);
 /// How long after it failed its requests it may take until a server is known to have ended: a plain Triton is looked at
 /// once a second. One that is still there then has failed them for another reason, and waiting does not help.
 const ENDING: Duration = Duration::from_millis(1500);
@@ -454,7 +456,11 @@ impl<E> Survival<E> {
             let reason = notice.map(reason_of).or(lost);
             // What a context has computed is not computed again.
             let is_dear = reason.is_some() && tokens > self.limits.tokens;
-            if is_dear || waited >= self.limits.wait || request.is_over() {
+            let wait = match reason {
+                Some(_) => self.limits.wait,
+                None => self.limits.wait.max(HAND_OVER),
+            };
+            if is_dear || waited >= wait || request.is_over() {
                 return self.give_up();
             }
             // That server has it no longer, and has nothing against it.

@@ -287,7 +287,8 @@ async fn without_the_other_worker_the_one_for_contexts_does_all() {
 
 #[tokio::test(start_paused = true)]
 async fn requests_are_split_where_answers_do_not_survive_their_worker() {
-    let (mut context, mut generation, gateway) = apart(true, &["--max-resumes", "0"]).await;
+    let extra = ["--max-resumes", "0", "--resume-wait-s", "0"];
+    let (mut context, mut generation, gateway) = apart(true, &extra).await;
     let body = chat(json!({"max_tokens": 9}));
     let serve = async {
         let first = context.next_request().await;
