@@ -29,6 +29,10 @@ pub const STEP_BATCHING_EXTENSION: &str = "inflight_step_batching_v1";
 /// Metadata of the UNAVAILABLE that a worker answers while it loads its model: what it does, for people.
 pub const STAGE_HEADER: &str = "inflight-stage";
 
+/// Metadata of a call of `ModelStreamInfer` whose requests will all have handles, before it has any: the core model that
+/// they are for. A worker that leaves says so there, too.
+pub const STEPS_HEADER: &str = "inflight-steps";
+
 /// Request and response parameter names of Triton's streaming protocol.
 pub const FINAL_RESPONSE: &str = "triton_final_response";
 /// Parameter of the last response of a gateway's stream: how the request continued at other servers.

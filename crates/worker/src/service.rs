@@ -229,6 +229,10 @@ impl GrpcInferenceService for Service {
     ) -> Result<Response<ResponseStream>, Status> {
         let trace = self.models.call_trace(&request);
         let connection = Connection::open(Arc::clone(&self.models), request.remote_addr(), trace);
+        let steps_of = request.metadata().get(names::STEPS_HEADER);
+        if let Some(model) = steps_of.and_then(|model| model.to_str().ok()) {
+            connection.bind_steps(model);
+        }
         Ok(Response::new(ResponseStream::new(
             connection,
             request.into_inner(),

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use inflight_kserve::encoded::{EncodedClient, EncodedRequest};
 use inflight_kserve::inference::ModelStreamInferResponse;
+use inflight_kserve::names::STEPS_HEADER;
 use inflight_kserve::step::{self, StepBatch, stop_request};
 use tokio::time::Instant;
-use tonic::Streaming;
+use tonic::{Request, Streaming};
 
 use super::request::infer_request;
 use crate::connection::{Connection, Transport};
@@ -75,7 +76,12 @@ impl StepStream {
         seat: Option<Arc<Seat>>,
     ) -> Result<Self, RpcError> {
         let queue = Arc::new(RequestQueue::new(limits.send_queue));
-        let stream = client.model_stream_infer(queue.stream());
+        let mut request = Request::new(queue.stream());
+        // A name that metadata cannot have is known with the first request.
+        if let Ok(model) = served.description.core_model_name.parse() {
+            request.metadata_mut().insert(STEPS_HEADER, model);
+        }
+        let stream = client.model_stream_infer(request);
         let stream = rpc::call("ModelStreamInfer", stream).await?;
         let registry = Arc::new(Registry::default());
         let transport = Box::new(StepTransport {

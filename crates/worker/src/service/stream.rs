@@ -47,6 +47,13 @@ impl Connection {
             trace,
         }
     }
+
+    /// Makes it one of steps of this model, before it has a request. An unknown model is refused with the first request.
+    pub(super) fn bind_steps(&self, model: &str) {
+        if let Ok((shared, _)) = self.models.find(model, "") {
+            self.outbox.bind_steps(shared.engine.place());
+        }
+    }
 }
 
 impl Drop for Connection {

@@ -203,6 +203,22 @@ impl Stream {
         }
     }
 
+    /// A stream of steps of this model, as gateways open it.
+    pub(crate) async fn of_steps(
+        client: &mut GrpcInferenceServiceClient<Channel>,
+        model: &str,
+    ) -> Self {
+        let (send, requests) = mpsc::channel(4096);
+        let mut request = tonic::Request::new(ReceiverStream::new(requests));
+        let model = model.parse().unwrap();
+        request.metadata_mut().insert(names::STEPS_HEADER, model);
+        let responses = client.model_stream_infer(request).await.unwrap();
+        Self {
+            send: Some(send),
+            receive: responses.into_inner(),
+        }
+    }
+
     pub(crate) async fn send(&self, request: ModelInferRequest) {
         self.send.as_ref().unwrap().send(request).await.unwrap();
     }

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tonic::Code;
 
 use super::harness::{
-    LONG, Scripted, Worker, instant, last, options, request, slow, step_request, until,
+    LONG, Scripted, Stream, Worker, instant, last, options, request, slow, step_request, until,
 };
 
 #[tokio::test]
@@ -140,6 +140,22 @@ async fn a_worker_that_leaves_says_so_where_requests_may_continue_elsewhere() {
     let failed = plain.next().await;
     assert!(failed.error_message.contains("shutting down"), "{failed:?}");
     plain.assert_ended().await;
+    assert_eq!(stop.await.unwrap(), WorkerExit::Shutdown);
+}
+
+#[tokio::test]
+async fn a_worker_that_leaves_says_so_before_it_had_a_request_of_a_gateway() {
+    let mut worker = Worker::simulated(slow()).await;
+    let mut idle = Stream::of_steps(&mut worker.client, "tensorrt_llm").await;
+    let mut unknown = Stream::of_steps(&mut worker.client, "another").await;
+    let mut busy = worker.stream().await;
+    busy.send(request("p", LONG, 9).build()).await;
+    worker.until_active(1).await;
+    let stop = tokio::spawn(worker.stop());
+    let announced = idle.response().await;
+    assert!(is_leaving(&announced), "{announced:?}");
+    idle.assert_ended().await;
+    unknown.assert_ended().await;
     assert_eq!(stop.await.unwrap(), WorkerExit::Shutdown);
 }
 
