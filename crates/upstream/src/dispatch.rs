@@ -20,7 +20,7 @@ use super::table::{ModelEntry, Suits};
 
 /// How long after its deadline a request is ended here. A worker ends it earlier and reports that; this is for
 /// servers that do not support deadlines or do not answer.
-const DEADLINE_GRACE: Duration = Duration::from_millis(250);
+pub(crate) const DEADLINE_GRACE: Duration = Duration::from_millis(250);
 
 /// Why a request is with no worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

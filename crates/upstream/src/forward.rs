@@ -156,6 +156,7 @@ impl Forward {
         refuse_shared_memory(&message)?;
         let target = self.target(&message, &context).await?;
         self.name(&message, &mut context);
+        self.limit(&message, since, &mut context);
         let context = Arc::new(context);
         let prompt = match &target {
             Target::Any => self.prompt(&message).await,

@@ -3,6 +3,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
@@ -16,6 +17,7 @@ use crate::classify::classify;
 use crate::delivery::{
     CallContext, Deliverable, GivenUp, Sent, Tried, deliver, ended, retry_reason,
 };
+use crate::dispatch::DEADLINE_GRACE;
 use crate::metrics::RetryReason;
 use crate::placement::Placed;
 use crate::pool::{Link, Pool};
@@ -249,6 +251,38 @@ where
     fn give_up(&mut self, why: GivenUp) -> Status {
         given_up(why)
     }
+}
+
+impl Forward {
+    /// Ends a request here as well, a moment after its worker must have: that one may be silent or lost. Where a plain
+    /// Triton has the model, the parameter limits something else.
+    pub(super) fn limit(
+        &self,
+        message: &ModelInferRequest,
+        since: Instant,
+        context: &mut CallContext,
+    ) {
+        let own = timeout(message).and_then(|time| since.checked_add(time + DEADLINE_GRACE));
+        let own = own.filter(|_| {
+            let (model, version) = (&message.model_name, &message.model_version);
+            self.table.ends_late_requests(model, version)
+        });
+        if let Some(own) = own {
+            context.deadline = Some(context.deadline.map_or(own, |deadline| deadline.min(own)));
+        }
+    }
+}
+
+/// How long its client allows for a request; `None`: it does not say, or not so that a worker takes it.
+fn timeout(message: &ModelInferRequest) -> Option<Duration> {
+    let timeout = message.parameters.get(names::TIMEOUT)?;
+    let microseconds = match timeout.parameter_choice.as_ref()? {
+        ParameterChoice::Int64Param(time) => u64::try_from(*time).ok()?,
+        ParameterChoice::Uint64Param(time) => *time,
+        _ => return None,
+    };
+    // Zero is unlimited.
+    (microseconds > 0).then(|| Duration::from_micros(microseconds))
 }
 
 /// Leaves a request that is sent again the rest of its client's time, in place of all of it anew. `since`: when the

@@ -45,6 +45,7 @@ impl Forward {
         let prompt = self.prompt(&message).await;
         let mut context = context.clone();
         self.name(&message, &mut context);
+        self.limit(&message, since, &mut context);
         let id = message.id.clone();
         match &target {
             Target::Same(source) => message.id.clone_from(&source.id),

@@ -120,6 +120,13 @@ impl Table {
         Some(connection)
     }
 
+    /// Whether servers of the model end requests whose parameter `timeout` says that there is no time left.
+    pub fn ends_late_requests(&self, name: &str, version: &str) -> bool {
+        let peers = self.peers(name, version).unwrap_or_default();
+        let mut models = peers.iter().filter_map(Picked::generates);
+        models.any(|one| one.served.triton().is_none())
+    }
+
     /// Every configured server that has the model, ready or not.
     fn peers(&self, name: &str, version: &str) -> Result<Vec<Picked>, NoPeer> {
         let mut owners: Vec<Option<String>> = Vec::new();
