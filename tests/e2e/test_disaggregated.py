@@ -83,6 +83,16 @@ def blocks_used(worker: InflightProcess) -> float:
     return total(worker.address("metrics"), "nv_trt_llm_kv_cache_block_metrics", 'kv_cache_block_type="used"')
 
 
+def transferred(worker: InflightProcess, kind: str) -> float:
+    family = "nv_trt_llm_disaggregated_serving_metrics"
+    return total(worker.address("metrics"), family, f'disaggregated_serving_type="{kind}"')
+
+
+def fallbacks(worker: InflightProcess, reason: str) -> float:
+    family = "inflight_worker_kv_transfer_fallbacks_total"
+    return total(worker.address("metrics"), family, f'reason="{reason}"')
+
+
 @pytest.fixture(scope="module")
 def whole(start_for_session: Start) -> Iterator[TritonStream]:
     """One worker for everything."""
@@ -103,6 +113,9 @@ def test_two_workers_answer_as_one(start: Start, whole: TritonStream, sampling: 
         generated = generate(generation, told.params, **sampling)
     assert generated == generate(whole, **sampling)
     assert generated[0] == told.token
+    # Figures of an iteration are counted a moment after its tokens.
+    wait_until("it is counted", lambda: transferred(workers[1], "request_count") == 1)
+    assert transferred(workers[1], "kv_cache_transfer_ms") > 0
     # They were fetched: nobody waits for the others of the second that they may be held.
     wait_until("the blocks are free", lambda: blocks_used(workers[0]) == 0, 0.5)
 
@@ -114,6 +127,7 @@ def test_the_context_worker_is_killed_after_its_answer(start: Start, whole: Trit
             told = ask_context(context)
             first.send(signal.SIGKILL)
         assert generate(generation, told.params) == generate(whole)
+        wait_until("it is counted", lambda: fallbacks(second, "unreachable") == 1)
     assert "kv blocks fetched in part" in second.log
 
 
