@@ -13,7 +13,7 @@ use tokio::io::AsyncReadExt;
 use tokio::time::{sleep, sleep_until, timeout};
 use turmoil::net::TcpStream;
 
-use crate::client::{self, Caller, KEY, MOMENT, Upload};
+use crate::client::{self, Caller, GRPC_PORT, KEY, MOMENT, Upload};
 use crate::determinism::elapsed;
 use crate::oracle::{Answer, End, Invariant, STOPPED};
 use crate::plan::Ask;
@@ -47,7 +47,7 @@ pub(crate) async fn after(name: String, ask: Ask, answer: Answer, http2: bool, s
         for (place, worker) in shared.workers.iter().enumerate() {
             let completed = contents
                 .iter()
-                .flat_map(|content| worker.completed_resumed(content));
+                .flat_map(|content| worker.said().completed_resumed(content));
             if completed
                 .into_iter()
                 .any(|at| shared.plan.was_well(place, at))
@@ -55,6 +55,30 @@ pub(crate) async fn after(name: String, ask: Ask, answer: Answer, http2: bool, s
                 let how = format!("{name}: nothing says that `{}` continued it", worker.name);
                 shared.breaks(Invariant::ResumedIsSaid, how);
             }
+        }
+    }
+    for content in contents {
+        let workers = shared.workers.iter();
+        let asked: Vec<String> = workers
+            .flat_map(|worker| worker.said().asked(content))
+            .collect();
+        if let Some((first, rest)) = asked.split_first()
+            && let Some(other) = rest.iter().find(|other| *other != first)
+        {
+            let how = format!("{name}: {first}, and then {other} ({question:?})");
+            shared.breaks(Invariant::AsksTheSame, how);
+        }
+    }
+    for worker in &shared.workers {
+        if contents
+            .iter()
+            .any(|content| worker.said().continues_ended(content))
+        {
+            let how = format!(
+                "{name}: `{}` was to continue it ({question:?})",
+                worker.name
+            );
+            shared.breaks(Invariant::EndedStaysEnded, how);
         }
     }
     sleep(STOPPED).await;
@@ -78,7 +102,7 @@ fn check_kept(name: &str, question: &Question, answer: &Answer, shared: &Shared)
         return;
     }
     for (place, worker) in shared.workers.iter().enumerate() {
-        let stopped = worker.cancelled(&question.contents[0], IN_VAIN);
+        let stopped = worker.said().cancelled(&question.contents[0], IN_VAIN);
         if stopped.iter().any(|at| shared.plan.was_well(place, *at)) {
             let how = format!("{name}: `{}` was asked to stop it", worker.name);
             shared.breaks(Invariant::WorkIsKept, how);
@@ -116,7 +140,7 @@ pub(crate) async fn audit(shared: Rc<Shared>) -> turmoil::Result {
     while shared.asking.get() > 0 {
         sleep(Duration::from_millis(100)).await;
     }
-    let faults = shared.plan.faults.iter().map(|fault| fault.until);
+    let faults = shared.plan.faults().map(|fault| fault.until);
     let over = faults.max().unwrap_or_default();
     sleep(over.saturating_sub(elapsed()) + QUIET).await;
     for worker in &shared.workers {
@@ -151,7 +175,7 @@ async fn check_gateway(gateway: usize, shared: &Rc<Shared>) -> turmoil::Result {
     let mut asked = Vec::new();
     for _ in 0..PLACES_OF_ONE {
         // One after another: a simulated port holds few that nobody has accepted yet.
-        match timeout(MOMENT, client::connect(gateway, false)).await {
+        match timeout(MOMENT, client::connect(gateway, false, None)).await {
             Ok(Ok(connection)) => asked.push(connection),
             other => {
                 let how = format!(
@@ -176,7 +200,7 @@ async fn check_gateway(gateway: usize, shared: &Rc<Shared>) -> turmoil::Result {
     }
     // One alone, when these have ended.
     sleep(SETTLED).await;
-    let connected = client::connect(gateway, false).await?;
+    let connected = client::connect(gateway, false, None).await?;
     match timeout(MOMENT, small_question(connected, shared)).await {
         Ok(Ok((200, _))) => {}
         other => shared.breaks(Invariant::WorkersAreFree, format!("{other:?}")),
@@ -243,7 +267,7 @@ async fn metrics(gateway: usize, shared: &Shared) -> Result<String, String> {
     let request = with_key(Request::get("/metrics").header("host", "gateway"), shared);
     let request = request.body(Upload::default());
     let request = request.map_err(|error| error.to_string())?;
-    let connected = client::connect(gateway, false).await?;
+    let connected = client::connect(gateway, false, None).await?;
     let response = connected.send(request).await?;
     let body = response.into_body().collect().await;
     let body = body.map_err(|error| error.to_string())?.to_bytes();
@@ -273,6 +297,10 @@ fn small_question(
 pub(crate) fn caller(client: usize, speaks_http2: bool, shared: &Shared) -> Caller {
     Caller {
         gateway: shared.plan.gateway_of(client),
+        grpc: format!(
+            "{}:{GRPC_PORT}",
+            client::gateway_host(shared.plan.gateway_of(client))
+        ),
         host: format!("client-{client}"),
         speaks_http2,
         has_key: shared.plan.gateway.needs_key,

@@ -46,6 +46,8 @@ pub(crate) fn gateway_host(gateway: usize) -> String {
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     pub(crate) gateway: usize,
+    /// Where it asks over gRPC.
+    pub(crate) grpc: String,
     pub(crate) host: String,
     pub(crate) speaks_http2: bool,
     pub(crate) has_key: bool,
@@ -54,7 +56,13 @@ pub(crate) struct Caller {
 /// Asks on a new connection, and reads what comes until it ends or the client leaves.
 pub(crate) async fn ask(caller: &Caller, ask: &Ask) -> Answer {
     let mut read = Read::new(&ask.question, elapsed());
-    let body = ask.question.body().to_string();
+    let mut body = ask.question.body();
+    if ask.question.surface == Surface::Generate
+        && let Some(limit) = ask.deadline.filter(|_| ask.has_timeout)
+    {
+        body["timeout"] = limit.as_micros().to_string().parse().unwrap_or_default();
+    }
+    let body = body.to_string();
     note(&caller.host, "ask", body.as_bytes());
     let leaves = ask.leaves_after;
     let asking = async {
@@ -80,11 +88,17 @@ pub(crate) enum Connected {
 }
 
 /// Connects to a gateway.
-pub(crate) async fn connect(gateway: usize, speaks_http2: bool) -> Result<Connected, String> {
+pub(crate) async fn connect(
+    gateway: usize,
+    speaks_http2: bool,
+    window: Option<u32>,
+) -> Result<Connected, String> {
     let stream = TcpStream::connect((gateway_host(gateway), HTTP_PORT)).await;
     let io = TokioIo::new(stream.map_err(|error| format!("cannot connect: {error}"))?);
     if speaks_http2 {
-        let shaken = http2::handshake(TokioExecutor::new(), io).await;
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        let shaken = builder.initial_stream_window_size(window).handshake(io);
+        let shaken = shaken.await;
         let (sender, connection) = shaken.map_err(|error| format!("{error:?}"))?;
         tokio::spawn(connection);
         return Ok(Connected::Http2(sender));
@@ -123,12 +137,12 @@ async fn exchange(
     if caller.has_key {
         request = request.header("authorization", format!("Bearer {KEY}"));
     }
-    if let Some(deadline) = ask.deadline {
+    if let Some(deadline) = ask.deadline.filter(|_| !ask.has_timeout) {
         request = request.header("x-request-timeout-ms", deadline.as_millis().to_string());
     }
     let request = request.body(Upload::new(body, ask.pieces));
     let request = request.map_err(|error| error.to_string())?;
-    let connected = connect(caller.gateway, caller.speaks_http2).await?;
+    let connected = connect(caller.gateway, caller.speaks_http2, ask.window).await?;
     let response = connected.send(request).await?;
     let status = response.status();
     let head = format!("{status} {:?}", response.headers());

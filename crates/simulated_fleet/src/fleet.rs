@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
-use std::sync::Once;
+use std::sync::{Arc, Once};
 use std::time::{Duration, SystemTime};
 
 use clap::Parser;
@@ -15,13 +15,15 @@ use tokio::time::sleep;
 use turmoil::{Builder, Sim};
 
 use crate::audit::{PLACES, PLACES_OF_ONE, after, audit, caller, check_lost, watch_workers};
-use crate::client::{self, GRPC_PORT, HTTP_PORT, KEY};
+use crate::client::{self, Caller, GRPC_PORT, HTTP_PORT, KEY};
 use crate::determinism::{Determinism, EPOCH, elapsed};
+use crate::executor::Moves;
 use crate::faults::{begin_fault, end_fault, repeat_fault};
 use crate::history::{self, note};
 use crate::network::{SimulatedListener, network};
-use crate::oracle::{Circumstances, Invariant, STOPPED, judge};
-use crate::plan::{ClientPlan, Fault, FaultKind, GatewayPlan, Kind, Plan};
+use crate::oracle::{Broken, Circumstances, Invariant, STOPPED, judge};
+use crate::placements;
+use crate::plan::{Ask, ClientPlan, Fault, FaultKind, GatewayPlan, Kind, Plan};
 use crate::question::Surface;
 use crate::report::Report;
 use crate::shared::{Shared, TICK};
@@ -75,14 +77,19 @@ fn simulate(seed: u64, prints: bool) -> Report {
     if prints {
         note("plan", "is", format!("{plan:?}").as_bytes());
     }
+    let ambush = plan.ambush.as_ref();
+    let moves = ambush.map(|ambush| Arc::new(Mutex::new(Moves::new(ambush.from, ambush.tokens))));
     let shared = {
         let workers = plan.workers.iter().enumerate();
-        let workers =
-            workers.map(|(place, plan)| Rc::new(WorkerHost::new(format!("worker-{place}"), *plan)));
+        let workers = workers.map(|(place, plan)| {
+            let name = format!("worker-{place}");
+            Rc::new(WorkerHost::new(name, *plan, moves.clone()))
+        });
         Rc::new(Shared {
             workers: workers.collect(),
             asking: Cell::new(plan.clients.len()),
             plan,
+            moves,
             report: RefCell::default(),
         })
     };
@@ -98,6 +105,9 @@ fn simulate(seed: u64, prints: bool) -> Report {
     add_hosts(&mut sim, &shared);
     let took = play(&mut sim, &determinism, &shared);
     drop(sim);
+    for Broken { invariant, how } in placements::check(seed) {
+        shared.breaks(invariant, how);
+    }
     for how in std::mem::take(&mut *PANICS.lock()) {
         shared.breaks(Invariant::NoPanic, how);
     }
@@ -127,6 +137,11 @@ fn add_hosts(sim: &mut Sim<'_>, shared: &Rc<Shared>) {
             name.as_str(),
             ask_all(place, client.clone(), Rc::clone(shared)),
         );
+    }
+    for (visit, (worker, ask)) in shared.plan.visits.iter().enumerate() {
+        let name = format!("visitor-{visit}");
+        let asking = visit_worker(name.clone(), *worker, ask.clone(), Rc::clone(shared));
+        sim.client(name, asking);
     }
     sim.client("watcher", watch_workers(Rc::clone(shared)));
     sim.client("auditor", audit(Rc::clone(shared)));
@@ -172,13 +187,17 @@ async fn ask_all(place: usize, plan: ClientPlan, shared: Rc<Shared>) -> turmoil:
         let circumstances = Circumstances {
             is_calm: shared.plan.kind == Kind::Calm,
             had_worker: shared.plan.had_worker(asked, elapsed()),
+            is_served: shared.plan.is_served(asked, elapsed()),
+            is_roomy: shared.plan.is_roomy(),
             was_reached: shared.plan.holds_no_client(),
             survives_restarts: shared.plan.restarts_are_survived(&answer.times),
             deadline: shared.plan.deadline(&ask),
             reads_slowly: ask.reads_every.is_some(),
         };
+        let found = ask.question.contents.iter();
+        let found: Vec<Vec<u32>> = found.map(|content| shared.cached(content)).collect();
         shared.report.borrow_mut().count(&answer.end);
-        for broken in judge(&ask.question, &answer, circumstances) {
+        for broken in judge(&ask.question, &answer, circumstances, &found) {
             let how = format!("{name}: {} ({ask:?})", broken.how);
             shared.breaks(broken.invariant, how);
         }
@@ -188,6 +207,36 @@ async fn ask_all(place: usize, plan: ClientPlan, shared: Rc<Shared>) -> turmoil:
     }
     while looks.join_next().await.is_some() {}
     shared.asking.set(shared.asking.get() - 1);
+    Ok(())
+}
+
+/// Asks a worker itself.
+async fn visit_worker(
+    name: String,
+    worker: usize,
+    ask: Ask,
+    shared: Rc<Shared>,
+) -> turmoil::Result {
+    let caller = Caller {
+        gateway: 0,
+        grpc: format!("{}:{PORT}", shared.workers[worker].name),
+        host: name.clone(),
+        speaks_http2: false,
+        has_key: false,
+    };
+    sleep(ask.after).await;
+    let answer = client::ask(&caller, &ask).await;
+    let circumstances = Circumstances {
+        is_served: true,
+        was_reached: true,
+        reads_slowly: ask.reads_every.is_some(),
+        ..Circumstances::default()
+    };
+    shared.report.borrow_mut().count(&answer.end);
+    for broken in judge(&ask.question, &answer, circumstances, &[]) {
+        let how = format!("{name}: {} ({ask:?})", broken.how);
+        shared.breaks(broken.invariant, how);
+    }
     Ok(())
 }
 
@@ -207,7 +256,9 @@ fn play(sim: &mut Sim<'_>, determinism: &Determinism, shared: &Shared) -> Durati
         for fault in over {
             end_fault(sim, shared, fault);
         }
-        while let Some(fault) = coming.next_if(|fault| fault.at <= now) {
+        let sprung = shared.spring(now);
+        let due = std::iter::from_fn(|| coming.next_if(|fault| fault.at <= now));
+        for fault in due.chain(sprung) {
             // One at a time for each worker and client.
             if present
                 .iter()

@@ -18,14 +18,17 @@
 //! | `history` | the hash over all events |
 //! | `report`, `process` | what came of a seed; a process for each |
 
+mod answer;
 mod audit;
 mod client;
 mod determinism;
+mod executor;
 mod faults;
 mod fleet;
 mod history;
 mod network;
 mod oracle;
+mod placements;
 mod plan;
 mod process;
 mod question;

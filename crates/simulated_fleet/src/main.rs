@@ -39,7 +39,7 @@ struct Options {
     #[arg(long, value_name = "N")]
     only: Option<u64>,
 
-    /// With `--only`, print every event
+    /// With `--only`, print every event and log line
     #[arg(long)]
     events: bool,
 }
@@ -47,6 +47,10 @@ struct Options {
 fn main() -> ExitCode {
     let options = Options::parse();
     if let Some(seed) = options.only {
+        if options.events {
+            let log = tracing_subscriber::fmt().with_writer(std::io::stderr);
+            log.with_ansi(false).without_time().init();
+        }
         println!("{}", run(seed, options.events).to_line());
         return ExitCode::SUCCESS;
     }

@@ -28,7 +28,7 @@ pub(crate) enum Invariant {
     PartIsBeginning,
     /// An answer that is not whole ends with an error, or its connection is cut; never cleanly.
     EndIsShown,
-    /// Usage is that of the prompt and of the tokens sent.
+    /// Usage is that of the prompt and of the tokens sent, and of what a worker found in its cache when it began.
     UsageIsTrue,
     /// A failure is one that the client may retry: 429 or 5xx with a reason, never a blame of a valid request, and
     /// never an internal error. What is late had a deadline.
@@ -41,6 +41,12 @@ pub(crate) enum Invariant {
     LossesAreSurvived,
     /// If one worker was well all the time, a stream pauses for [`LONGEST_PAUSE`] at most.
     PausesAreShort,
+    /// If one worker was well all the time and nobody has to wait for a turn, a stream begins within [`LONGEST_PAUSE`].
+    BeginsInTime,
+    /// A request asks each worker that gets it for the same.
+    AsksTheSame,
+    /// A worker is not asked to continue a choice that has ended.
+    EndedStaysEnded,
     /// A request that is over, because its client has left or has its answer, is stopped at its worker within
     /// [`STOPPED`].
     OverIsStopped,
@@ -66,6 +72,10 @@ pub(crate) enum Invariant {
     ConnectionsAreFree,
     /// At the end all places for requests are free.
     PlacesAreFree,
+    /// Of workers that differ in nothing else, the one that has the fewest requests gets the next one.
+    LeastBusyIsChosen,
+    /// A worker that comes is known, however many have come and gone.
+    WorkersHaveSeats,
     /// Nothing panics.
     NoPanic,
 }
@@ -83,6 +93,9 @@ impl Invariant {
             Self::CalmIsWhole => "calm-is-whole",
             Self::LossesAreSurvived => "losses-are-survived",
             Self::PausesAreShort => "pauses-are-short",
+            Self::BeginsInTime => "begins-in-time",
+            Self::AsksTheSame => "asks-the-same",
+            Self::EndedStaysEnded => "ended-stays-ended",
             Self::OverIsStopped => "over-is-stopped",
             Self::WorkIsKept => "work-is-kept",
             Self::DeadlinesAreKept => "deadlines-are-kept",
@@ -95,6 +108,8 @@ impl Invariant {
             Self::HandlesAreClosed => "handles-are-closed",
             Self::ConnectionsAreFree => "connections-are-free",
             Self::PlacesAreFree => "places-are-free",
+            Self::LeastBusyIsChosen => "least-busy-is-chosen",
+            Self::WorkersHaveSeats => "workers-have-seats",
             Self::NoPanic => "no-panic",
         }
     }
@@ -182,6 +197,10 @@ pub(crate) struct Circumstances {
     pub(crate) is_calm: bool,
     /// A worker was well all the time, and for some time before, and few others were not.
     pub(crate) had_worker: bool,
+    /// Workers only leave in this run, and none does near it.
+    pub(crate) is_served: bool,
+    /// No request of this run has to wait for its turn.
+    pub(crate) is_roomy: bool,
     /// Nothing held the client's own connection.
     pub(crate) was_reached: bool,
     /// Its workers only ended and started again, and it had time to continue in between.
@@ -192,11 +211,13 @@ pub(crate) struct Circumstances {
     pub(crate) reads_slowly: bool,
 }
 
-/// What is wrong with an answer.
+/// What is wrong with an answer. `found`: for each prompt, how much of it workers found in their caches, each time one
+/// began with it.
 pub(crate) fn judge(
     question: &Question,
     answer: &Answer,
     circumstances: Circumstances,
+    found: &[Vec<u32>],
 ) -> Vec<Broken> {
     let mut broken = Vec::new();
     let mut breaks = |invariant, how: String| broken.push(Broken { invariant, how });
@@ -219,9 +240,12 @@ pub(crate) fn judge(
     let tokens = (question.prompt_tokens(), question.completion_tokens());
     let counts = !matches!(question.surface, Surface::Generate | Surface::Grpc);
     let is_true =
-        |usage: Usage| (usage.prompt, usage.completion) == tokens && usage.cached <= usage.prompt;
+        |usage: Usage| (usage.prompt, usage.completion) == tokens && is_found(usage.cached, found);
     if is_whole && counts && !answer.usage.is_some_and(is_true) {
-        let how = format!("{:?}, and it should be {tokens:?}", answer.usage);
+        let how = format!(
+            "{:?}, and it should be {tokens:?} with what was found of {found:?}",
+            answer.usage
+        );
         breaks(Invariant::UsageIsTrue, how);
     }
     match &answer.end {
@@ -247,13 +271,27 @@ pub(crate) fn judge(
         let how = format!("{:?} after {:?} of {limit:?}", answer.end, answer.took());
         breaks(Invariant::DeadlinesAreKept, how);
     }
-    let may_pause =
-        !question.is_streamed || !circumstances.had_worker || !circumstances.was_reached;
+    // It is generated again from the beginning, which is worse than to wait for a silent server.
+    let is_repeated =
+        matches!(question.surface, Surface::Generate | Surface::Grpc) && question.choices > 1;
+    let may_pause = !question.is_streamed
+        || is_repeated
+        || !circumstances.had_worker
+        || !circumstances.was_reached;
     if is_whole && !may_pause && answer.pause > LONGEST_PAUSE {
         breaks(
             Invariant::PausesAreShort,
             format!("nothing came for {:?}", answer.pause),
         );
+    }
+    let begun = match answer.times.as_slice() {
+        [asked, first, _, ..] => Some(*first - *asked),
+        _ => None,
+    };
+    if let Some(begun) = begun.filter(|begun| {
+        circumstances.is_roomy && !may_pause && *begun > LONGEST_PAUSE && answer.end != End::Left
+    }) {
+        breaks(Invariant::BeginsInTime, format!("after {begun:?}"));
     }
     let has_failed = match &answer.end {
         End::Whole | End::Left => false,
@@ -265,11 +303,25 @@ pub(crate) fn judge(
     if has_failed && circumstances.is_calm {
         breaks(Invariant::CalmIsWhole, format!("{:?}", answer.end));
     } else if has_failed
-        && (circumstances.had_worker || circumstances.survives_restarts && has_begun)
+        && (circumstances.had_worker
+            || circumstances.is_served
+            || circumstances.survives_restarts && has_begun)
     {
         breaks(Invariant::LossesAreSurvived, format!("{:?}", answer.end));
     }
     broken
+}
+
+/// Whether so many cached tokens are those of each prompt once, as a worker found them that began with it.
+fn is_found(cached: u64, found: &[Vec<u32>]) -> bool {
+    let Some((own, rest)) = found.split_first() else {
+        return cached == 0;
+    };
+    // None that began with it may say.
+    let own = own.iter().copied().chain(own.is_empty().then_some(0));
+    own.into_iter()
+        .filter_map(|tokens| cached.checked_sub(tokens.into()))
+        .any(|left| is_found(left, rest))
 }
 
 #[cfg(test)]
@@ -297,7 +349,12 @@ mod tests {
             was_resumed: false,
             times: Vec::new(),
         };
-        let broken = judge(&question(), &answer, Circumstances::default());
+        let broken = judge(
+            &question(),
+            &answer,
+            Circumstances::default(),
+            &[Vec::new()],
+        );
         broken.iter().map(|one| one.invariant.name()).collect()
     }
 

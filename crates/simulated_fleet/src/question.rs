@@ -3,14 +3,15 @@
 
 use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::tensor::RequestBuilder;
+use inflight_testkit::model::END;
 use serde_json::{Value, json};
+
+use crate::answer::{first_of, letter, own_end};
 
 /// What clients call the model.
 pub(crate) const MODEL: &str = "m";
 /// What KServe's clients call it: it takes token ids.
 const CORE_MODEL: &str = "tensorrt_llm";
-/// How many characters answers cycle through.
-const CYCLE: u32 = 95;
 
 /// Where a request is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,21 @@ pub(crate) struct Question {
     pub(crate) choices: u32,
     pub(crate) max_tokens: u32,
     pub(crate) stop: Option<Stop>,
+    /// Whether the model may end the answer by itself; the APIs of text always let it.
+    pub(crate) may_end: bool,
+    /// KServe's level, where it asks for one.
+    pub(crate) priority: Option<u32>,
+}
+
+/// How a choice ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChoiceEnd {
+    /// With its last token.
+    Length,
+    /// With a stop string.
+    Stop,
+    /// By itself.
+    Own,
 }
 
 /// A stop string, by where the first choice's answer has its beginning.
@@ -57,6 +73,8 @@ impl Question {
             choices: 1,
             max_tokens: 2,
             stop: None,
+            may_end: true,
+            priority: None,
         }
     }
 
@@ -83,7 +101,7 @@ impl Question {
             Surface::Messages => json!({"messages": messages}),
             Surface::Generate | Surface::Grpc => {
                 let ids: Vec<u8> = content.bytes().collect();
-                return json!({
+                let mut body = json!({
                     "input_ids": ids,
                     "input_lengths": ids.len(),
                     "request_output_len": self.max_tokens,
@@ -91,6 +109,13 @@ impl Question {
                     "exclude_input_in_output": true,
                     "streaming": self.is_streamed,
                 });
+                if self.may_end {
+                    body["end_id"] = json!(END);
+                }
+                if let Some(level) = self.priority {
+                    body["priority"] = json!(level);
+                }
+                return body;
             }
         };
         body["model"] = json!(MODEL);
@@ -123,6 +148,9 @@ impl Question {
         message.scalar("num_return_sequences", number(self.choices));
         message.scalar("exclude_input_in_output", true);
         message.scalar("streaming", self.is_streamed);
+        if self.may_end {
+            message.scalar("end_id", END);
+        }
         message.build()
     }
 
@@ -154,14 +182,14 @@ impl Question {
             .sum()
     }
 
-    /// Whether a stop string ends the choice.
-    pub(crate) fn stops(&self, choice: u32) -> bool {
+    /// How the choice ends.
+    pub(crate) fn end(&self, choice: u32) -> ChoiceEnd {
         self.ended(choice).2
     }
 
     /// Whether a stop string ends any choice: its worker is asked to stop then.
     pub(crate) fn is_stopped(&self) -> bool {
-        (0..self.all_choices()).any(|choice| self.stops(choice))
+        (0..self.all_choices()).any(|choice| self.end(choice) == ChoiceEnd::Stop)
     }
 
     /// The whole text of a choice: printable characters in their order, beginning at one that the prompt decides, up to
@@ -170,31 +198,32 @@ impl Question {
         self.ended(choice).0
     }
 
-    /// The text of a choice, its tokens, and whether a stop string ends it.
-    fn ended(&self, choice: u32) -> (String, u64, bool) {
-        let mut text = self.generated(choice, self.max_tokens);
+    /// The text of a choice, its tokens, and how it ends.
+    fn ended(&self, choice: u32) -> (String, u64, ChoiceEnd) {
+        let first = first_of(self.prompt(choice).bytes());
+        let own = own_end(first, choice % self.choices.max(1));
+        let own = own.filter(|end| self.may_end && *end < self.max_tokens);
+        let mut text = self.generated(choice, own.unwrap_or(self.max_tokens));
         let stop = self.stop_text();
-        match stop.and_then(|stop| Some((text.find(&stop)?, stop.len()))) {
-            Some((start, length)) => {
-                text.truncate(start);
-                // The token that completes a stop string counts.
-                (text, (start + length) as u64, true)
-            }
-            None => {
-                let tokens = text.len() as u64;
-                (text, tokens, false)
-            }
+        if let Some((start, length)) = stop.and_then(|stop| Some((text.find(&stop)?, stop.len()))) {
+            text.truncate(start);
+            // The token that completes a stop string counts.
+            return (text, (start + length) as u64, ChoiceEnd::Stop);
+        }
+        let letters = text.len() as u64;
+        match own {
+            // So does the one that ends it.
+            Some(_) => (text, letters + 1, ChoiceEnd::Own),
+            None => (text, letters, ChoiceEnd::Length),
         }
     }
 
-    /// What the executor generates.
+    /// What the model says if nothing ends it.
     fn generated(&self, choice: u32, tokens: u32) -> String {
-        let hash = |hash: u32, byte: u8| hash.wrapping_mul(31).wrapping_add(byte.into());
-        let first = self.prompt(choice).bytes().fold(0, hash);
+        let first = first_of(self.prompt(choice).bytes());
         let sequence = choice % self.choices.max(1);
-        let place = |index: u32| first.wrapping_add(sequence).wrapping_add(index) % CYCLE;
-        let letter = |index| char::from(32 + place(index) as u8);
-        (0..tokens).map(letter).collect()
+        let letters = (0..tokens).map(|index| letter(first, sequence, index));
+        letters.collect()
     }
 
     fn stop_text(&self) -> Option<String> {
@@ -218,6 +247,7 @@ mod tests {
             choices: 2,
             max_tokens: 9,
             stop,
+            may_end: false,
             ..Question::small()
         };
         let whole = question(None);

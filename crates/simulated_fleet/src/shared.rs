@@ -2,10 +2,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
+use crate::executor::Moves;
 use crate::oracle::{Broken, Invariant};
-use crate::plan::Plan;
+use crate::plan::{Fault, Plan, Trap};
 use crate::report::Report;
 use crate::worker::WorkerHost;
 
@@ -18,10 +22,38 @@ pub(crate) struct Shared {
     /// Clients that have not ended.
     pub(crate) asking: Cell<usize>,
     pub(crate) plan: Plan,
+    pub(crate) moves: Option<Arc<Mutex<Moves>>>,
     pub(crate) report: RefCell<Report>,
 }
 
 impl Shared {
+    /// How many tokens of the prompt that has this text workers found in their caches, each time one began with it.
+    pub(crate) fn cached(&self, text: &str) -> Vec<u32> {
+        let workers = self.workers.iter();
+        workers
+            .flat_map(|worker| worker.said().cached(text))
+            .collect()
+    }
+
+    /// The fault of the worker that has just got the request which the plan lies in wait for.
+    pub(crate) fn spring(&self, now: Duration) -> Option<Fault> {
+        let (ambush, moves) = (self.plan.ambush.as_ref()?, self.moves.as_ref()?);
+        let place = self.plan.sprung.borrow().len();
+        let Trap { after, lasts, kind } = ambush.traps.get(place)?;
+        let moves = moves.lock();
+        let (came, worker) = moves.at(place)?;
+        let mut workers = self.workers.iter();
+        let worker = workers.position(|one| one.name == worker)?;
+        let fault = Fault {
+            at: now,
+            until: now + *lasts,
+            kind: kind.at_worker(worker),
+        };
+        let is_due = came + *after <= now;
+        is_due.then(|| self.plan.sprung.borrow_mut().push(fault))?;
+        Some(fault)
+    }
+
     pub(crate) fn breaks(&self, invariant: Invariant, how: String) {
         let broken = Broken { invariant, how };
         self.report.borrow_mut().broken.push(broken.to_string());

@@ -40,7 +40,8 @@ fn no_invariant_breaks_and_the_same_seed_is_the_same_history() {
     assert!(sums.broken.is_empty(), "{:#?}", sums.broken);
     // The seeds show something only if things go wrong in them, and right as well.
     assert!(sums.faults > 50 && sums.errors > 0, "{sums:?}");
-    assert!(sums.whole > 5 * sums.errors, "{sums:?}");
+    // Where many ask for few places, much is refused.
+    assert!(sums.whole > 2 * sums.errors, "{sums:?}");
     for (seed, again) in simulated(TWICE) {
         let first = reports.iter().find(|(other, _)| *other == seed);
         assert_eq!(first.map(|(_, report)| report), Some(&again), "seed {seed}");

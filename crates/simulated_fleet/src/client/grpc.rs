@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use tonic::Request;
 
 use super::read::Read;
-use super::{Caller, GRPC_PORT, KEY, gateway_host};
+use super::{Caller, KEY};
 use crate::determinism::elapsed;
 use crate::history::note;
 use crate::network::network;
@@ -23,8 +23,11 @@ pub(super) async fn exchange(caller: &Caller, ask: &Ask, read: &mut Read) -> Res
         network: Some(network()),
         ..TransportOptions::default()
     };
-    let address = format!("{}:{GRPC_PORT}", gateway_host(caller.gateway));
-    let channel = connect(&address, &options).await;
+    let options = TransportOptions {
+        stream_window_bytes: ask.window.unwrap_or(options.stream_window_bytes),
+        ..options
+    };
+    let channel = connect(&caller.grpc, &options).await;
     let channel = channel.map_err(|error| format!("cannot connect: {error}"))?;
     let mut client = inference_client(channel, &options);
     let mut message = ask.question.message("mine");
@@ -33,6 +36,12 @@ pub(super) async fn exchange(caller: &Caller, ask: &Ask, read: &mut Read) -> Res
     };
     let name = names::ENABLE_EMPTY_FINAL_RESPONSE.to_owned();
     message.parameters.insert(name, last);
+    if let Some(level) = ask.question.priority {
+        let level = inflight_kserve::inference::InferParameter {
+            parameter_choice: Some(ParameterChoice::Int64Param(level.into())),
+        };
+        message.parameters.insert(names::PRIORITY.to_owned(), level);
+    }
     if let Some(deadline) = ask.deadline {
         let timeout = inflight_kserve::inference::InferParameter {
             parameter_choice: Some(ParameterChoice::Int64Param(deadline.as_micros() as i64)),

@@ -7,7 +7,7 @@ use inflight_testkit::sse::SseReader;
 use serde_json::Value;
 
 use crate::oracle::{Answer, End, Usage};
-use crate::question::{Question, Surface};
+use crate::question::{ChoiceEnd, Question, Surface};
 
 pub(super) struct Read {
     surface: Surface,
@@ -31,11 +31,12 @@ impl Read {
         let expected =
             choices
                 .clone()
-                .map(|choice| match (question.surface, question.stops(choice)) {
-                    (Surface::Messages, true) => "stop_sequence",
-                    (Surface::Messages, false) => "max_tokens",
-                    (_, true) => "stop",
-                    (_, false) => "length",
+                .map(|choice| match (question.surface, question.end(choice)) {
+                    (Surface::Messages, ChoiceEnd::Stop) => "stop_sequence",
+                    (Surface::Messages, ChoiceEnd::Own) => "end_turn",
+                    (Surface::Messages, ChoiceEnd::Length) => "max_tokens",
+                    (_, ChoiceEnd::Length) => "length",
+                    (_, ChoiceEnd::Stop | ChoiceEnd::Own) => "stop",
                 });
         Self {
             surface: question.surface,
