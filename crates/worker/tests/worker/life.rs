@@ -148,7 +148,7 @@ async fn a_worker_that_leaves_says_so_before_it_had_a_request_of_a_gateway() {
     let mut worker = Worker::simulated(slow()).await;
     let mut idle = Stream::of_steps(&mut worker.client, "tensorrt_llm").await;
     let mut unknown = Stream::of_steps(&mut worker.client, "another").await;
-    let mut busy = worker.stream().await;
+    let busy = worker.stream().await;
     busy.send(request("p", LONG, 9).build()).await;
     worker.until_active(1).await;
     let stop = tokio::spawn(worker.stop());
