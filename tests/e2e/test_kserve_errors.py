@@ -124,10 +124,6 @@ CASES: dict[str, tuple[Request, str]] = {
         spoil(lambda made: made.parameters["request_type"].__setattr__("string_param", "prefill")),
         "`prefill`, expected one of `context_and_generation`, `context_only`, `generation_only`",
     ),
-    "a request type that the executor cannot do": (
-        spoil(lambda made: made.parameters["request_type"].__setattr__("string_param", "context_only")),
-        "context_phase",
-    ),
     "a priority beyond the last": (
         spoil(lambda made: made.parameters["priority"].__setattr__("int64_param", 101)),
         "`101`",

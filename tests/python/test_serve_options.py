@@ -81,7 +81,7 @@ EXAMPLES = {
 }
 
 #: Of options whose values are words of their own.
-WORDS = {"reasoning-field": "both", "data-objects": "s3://bucket/prefix"}
+WORDS = {"disaggregate": "never", "reasoning-field": "both", "data-objects": "s3://bucket/prefix"}
 
 #: Options that need another.
 NEEDS = {

@@ -182,6 +182,7 @@ impl Responder {
         self.request.context_only
             && row.is_final
             && row.finish_reason != FinishReason::Cancelled
+            && row.context_phase.is_none()
             && !tensors
                 .iter()
                 .any(|tensor| tensor.name == names::CONTEXT_PHASE_PARAMS)
@@ -347,6 +348,13 @@ impl Responder {
                 &[1, 1],
                 &[i32::try_from(count).unwrap_or(i32::MAX)],
             );
+        }
+        if let Some(params) = row
+            .context_phase
+            .filter(|_| wants(names::CONTEXT_PHASE_PARAMS))
+        {
+            let shape = [1, params.len() as i64];
+            out.push::<u8>(names::CONTEXT_PHASE_PARAMS, &shape, params);
         }
         if let Some(top) = row.top_log_probs {
             let shape = [1, 1, row.tokens.len() as i64, top.width as i64];

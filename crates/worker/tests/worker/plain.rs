@@ -3,8 +3,8 @@
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::inference::model_config::SchedulingChoice;
 use inflight_kserve::inference::{
-    ModelConfigRequest, ModelInferResponse, ModelMetadataRequest, ModelStatisticsRequest,
-    RepositoryIndexRequest, ServerMetadataRequest,
+    InferParameter, ModelConfigRequest, ModelInferResponse, ModelMetadataRequest,
+    ModelStatisticsRequest, RepositoryIndexRequest, ServerMetadataRequest,
 };
 use inflight_kserve::names;
 use inflight_kserve::step::{FinishReason, Row, StepBatch};
@@ -52,6 +52,50 @@ async fn streaming_responses_carry_new_tokens_and_the_last_is_final() {
     assert!(is_final(&response));
     stream.finish();
     stream.assert_ended().await;
+}
+
+#[tokio::test]
+async fn a_context_and_what_follows_it_are_two_requests() {
+    let mut worker = Worker::simulated(instant()).await;
+    let mut stream = worker.stream().await;
+    let asked = |id: &str, kind: &str| {
+        let mut message = streaming(id, &[1, 2], 3);
+        let kind = ParameterChoice::StringParam(kind.to_owned());
+        let parameter = InferParameter {
+            parameter_choice: Some(kind),
+        };
+        message
+            .parameters
+            .insert(names::REQUEST_TYPE.to_owned(), parameter);
+        message
+    };
+    stream.send(asked("a", names::CONTEXT_ONLY)).await;
+    let context = stream.response().await;
+    assert!(is_final(&context));
+    let outputs = Tensors::outputs(&context).unwrap();
+    let params: Vec<u8> = outputs
+        .require(names::CONTEXT_PHASE_PARAMS)
+        .unwrap()
+        .values()
+        .unwrap();
+    let mut rest = asked("b", names::GENERATION_ONLY);
+    let mut input = RequestBuilder::new("tensorrt_llm", "b", 64);
+    let shape = [1, params.len() as i64];
+    let input = input
+        .push::<u8>(names::CONTEXT_PHASE_PARAMS, &shape, &params)
+        .build();
+    rest.inputs.extend(input.inputs);
+    rest.raw_input_contents.extend(input.raw_input_contents);
+    stream.send(rest).await;
+    let mut tokens = Vec::new();
+    while tokens.len() < 3 {
+        tokens.extend(output_ids(&stream.response().await));
+    }
+    assert_eq!(
+        tokens[..1],
+        output_ids(&context),
+        "it begins with the first one"
+    );
 }
 
 #[tokio::test]
