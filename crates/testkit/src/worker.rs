@@ -388,6 +388,14 @@ impl GrpcInferenceService for Service {
         Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
     }
 
+    /// Never answers.
+    async fn model_infer(
+        &self,
+        _: Request<ModelInferRequest>,
+    ) -> Result<Response<ModelInferResponse>, Status> {
+        std::future::pending().await
+    }
+
     /// Every path but `bad` has an adapter; its task id is as many as its name has letters.
     async fn repository_model_load(
         &self,
@@ -432,7 +440,6 @@ impl GrpcInferenceService for Service {
 
     unimplemented_rpcs! {
         model_metadata(ModelMetadataRequest) -> ModelMetadataResponse;
-        model_infer(ModelInferRequest) -> ModelInferResponse;
         model_config(ModelConfigRequest) -> ModelConfigResponse;
         model_statistics(ModelStatisticsRequest) -> ModelStatisticsResponse;
         repository_index(RepositoryIndexRequest) -> RepositoryIndexResponse;

@@ -10,6 +10,7 @@ use inflight_testkit::model::tokens;
 use inflight_testkit::worker::{Received, ScriptedWorker};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::Instant;
 
 use crate::support::{Answer, Client, Gateway, byte_model, chat, json_request, pair};
 
@@ -172,4 +173,26 @@ async fn a_stream_whose_time_runs_out_while_it_waits_for_a_worker_is_timed_out()
     let events = answer.events();
     let error: Value = serde_json::from_str(&events[events.len() - 2]).unwrap();
     assert_eq!(error["error"]["code"], "timeout");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kserve_call_ends_at_its_timeout_though_its_worker_is_silent() {
+    let worker = ScriptedWorker::start(byte_model()).await;
+    for (timeout, extra, expected) in [
+        // A moment later than a worker must have ended it.
+        (500_000, &[][..], 750),
+        (9_000_000, &["--request-timeout-s", "2"], 2000),
+    ] {
+        let gateway = Gateway::start(&[worker.address], extra).await.ready().await;
+        let body = json!({
+            "inputs": [{"name": "input_ids", "datatype": "INT32", "shape": [1, 1], "data": [7]}],
+            "parameters": {"timeout": timeout},
+        });
+        let begun = Instant::now();
+        let path = "/v2/models/tensorrt_llm/infer";
+        let answer = gateway.post(path, &body).await;
+        assert_eq!(answer.status, 504, "{timeout}");
+        let took = begun.elapsed().as_millis();
+        assert!((expected..expected + 20).contains(&took), "{took}");
+    }
 }
