@@ -151,6 +151,11 @@ def test_through_the_gateway_every_worker_loads_it(cluster: Cluster, client: ope
         with triton.InferenceServerClient(address) as worker:
             worker.unload_model("loud")
             worker.load_model("loud")
+            # The gateway hears of a worker's adapters in order: with this one, it knows of what came before.
+            worker.load_model("7")
+            cluster.wait_for(client, LOUD, f"{MODEL_NAME}:7")
+            worker.unload_model("7")
+            cluster.wait_for(client, LOUD)
     status, text = load(cluster, LOUD, "plain")
     assert status == 400
     assert "loaded already" in text
