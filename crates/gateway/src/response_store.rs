@@ -215,8 +215,8 @@ impl ResponseStore {
         (running.owner == *owner).then(|| Arc::clone(running))
     }
 
-    /// One in the background has ended.
-    fn end(&self, id: ResponseId) {
+    /// The task of one in the background has ended, and its end is kept.
+    pub(crate) fn end(&self, id: ResponseId) {
         let Some(running) = self.running.lock().remove(&id) else {
             return;
         };
@@ -243,13 +243,13 @@ impl ResponseStore {
             background,
             ..
         } = keeping;
+        // Bounded and counted by themselves.
         let events = background.as_ref().and_then(|one| one.events.clone());
-        let of_events = events.as_ref().map_or(0, |events| events.weight());
         output.iter_mut().for_each(Item::forget_logprobs);
         let of_turn = input.iter().chain(&output).map(Item::weight).sum();
         let of_entry = ENTRY_BYTES + body.len() + (conversation.0.len() + 1) * size_of::<usize>();
-        let is_too_large = conversation.weight() + of_turn + of_entry + of_events
-            > self.bounds.bytes / LARGEST_SHARE;
+        let is_too_large =
+            conversation.weight() + of_turn + of_entry > self.bounds.bytes / LARGEST_SHARE;
         let is_background = background.is_some();
         let (mut of_turn, mut of_entry) = (of_turn, of_entry);
         if is_too_large {
@@ -277,7 +277,7 @@ impl ResponseStore {
                 body,
                 conversation,
                 is_background,
-                events: events.filter(|_| !is_too_large),
+                events,
             },
             _weight: Weight::new(of_entry, &self.bytes),
         };
@@ -330,21 +330,22 @@ impl Keeper {
         let Some(keeping) = self.0.lock().take() else {
             return;
         };
-        let (store, id) = (Arc::clone(&keeping.store), keeping.id);
+        let store = Arc::clone(&keeping.store);
         store.keep(keeping, body, output);
-        store.end(id);
     }
 
-    /// Keeps why there is no answer, if its client comes back for it.
-    pub(crate) fn keep_unanswered(&self, why: Unanswered<'_>) {
+    /// Keeps why there is no answer, if its client comes back for it. Returns whether that is its end.
+    pub(crate) fn keep_unanswered(&self, why: Unanswered<'_>) -> bool {
         let body = {
             let keeping = self.0.lock();
             let background = keeping.as_ref().and_then(|one| one.background.as_ref());
             background.map(|one| one.head.unanswered(why))
         };
+        let is_end = body.is_some();
         if let Some(body) = body {
             self.keep(body, Vec::new());
         }
+        is_end
     }
 
     /// What the response answers: all items but its own; `None`: it has ended.

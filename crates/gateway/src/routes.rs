@@ -55,12 +55,13 @@ pub(crate) const ROUTES: &[Operation] = &[
         "Always a 400: conversations are not compacted")
         .by(|| post(responses::compact_response)).takes(Body::AnyOrNone),
     Operation::get(OPENAI, "/v1/responses/{id}", "retrieve_response", "A response that was kept, or its events")
-        .by(|| get(responses::retrieve_response)).answers(Answer::Response),
+        .by(|| get(responses::retrieve_response)).answers(Answer::Response).streams()
+        .asks(&[("stream", Type::Text), ("starting_after", Type::Integer)]),
     Operation::delete(OPENAI, "/v1/responses/{id}", "delete_response", "Forget a response")
         .by(|| delete(responses::delete_response)),
     Operation::post(OPENAI, "/v1/responses/{id}/cancel", "cancel_response",
         "Stop a response in the background")
-        .by(|| post(responses::cancel_response)).takes(Body::AnyOrNone),
+        .by(|| post(responses::cancel_response)).takes(Body::AnyOrNone).answers(Answer::Response),
     Operation::get(OPENAI, "/v1/responses/{id}/input_items", "list_input_items",
         "What a response was asked with")
         .by(|| get(responses::list_input_items))

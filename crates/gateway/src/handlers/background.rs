@@ -10,19 +10,23 @@ use bytes::{Bytes, BytesMut};
 use futures_util::stream;
 use http_body_util::BodyExt;
 use inflight_openai::ApiError;
-use inflight_openai::responses::{AnswerWriter, Head, Unanswered, in_own_words};
+use inflight_openai::responses::{AnswerWriter, Head, ResponseId, Unanswered, in_own_words};
 
 use super::arrival::Arrival;
 use super::prepared::Prepared;
 use super::response;
-use crate::response_store::{Events, Keeping, Next, Running};
+use crate::response_store::{Events, Keeping, Next, ResponseStore, Running};
 use crate::state::AppState;
 use crate::stream::body::EventBody;
 use crate::stream::responses::{ResponseWriter, whole};
 
-/// What a follower reads where events were not kept.
-const CUT: &str = "event: error\ndata: {\"type\":\"error\",\"code\":\"events_not_kept\",\"message\":\"The response has more \
-                   events than are kept. Retrieve it without `stream` once it has ended.\",\"param\":null}\n\n";
+/// The event with which a stream ends that does not end as its answer.
+fn error_event(number: usize, code: &str, message: &str) -> Bytes {
+    let data = serde_json::json!({
+        "type": "error", "sequence_number": number, "code": code, "message": message, "param": null,
+    });
+    format!("event: error\ndata: {data}\n\n").into()
+}
 
 /// A request that is prepared, and where its response will be kept.
 pub(super) struct Start {
@@ -42,13 +46,19 @@ pub(super) fn start(state: &Arc<AppState>, start: Start) -> Arc<Running> {
     } = start;
     let streams = prepared.generation.stream;
     let running = state.responses.begin(keeping, head.clone(), streams);
-    let ended = Unended(Arc::clone(&running));
+    let ended = Unended {
+        running: Arc::clone(&running),
+        store: Arc::clone(&state.responses),
+        id: head.id,
+    };
     let state = Arc::clone(state);
     tokio::spawn(async move {
-        let running = &ended.0;
+        let running = &ended.running;
         tokio::select! {
             biased;
-            () = running.stopped() => running.keeper.keep_unanswered(Unanswered::Cancelled),
+            () = running.stopped() => {
+                ended.keep(Unanswered::Cancelled, "cancelled", "The response was cancelled.");
+            }
             done = run(&state, &prepared, arrival, head, running) => if let Err(error) = done {
                 let error = in_own_words(error);
                 running.keeper.keep_unanswered(Unanswered::Failed(&error));
@@ -58,13 +68,28 @@ pub(super) fn start(state: &Arc<AppState>, start: Start) -> Arc<Running> {
     running
 }
 
-/// A response whose task is there. However the task ends, the response does.
-struct Unended(Arc<Running>);
+/// A response whose task is there. However the task ends, the response does: after the last of its events.
+struct Unended {
+    running: Arc<Running>,
+    store: Arc<ResponseStore>,
+    id: ResponseId,
+}
+
+impl Unended {
+    /// Keeps why there is no answer, which its followers read as well.
+    fn keep(&self, why: Unanswered<'_>, code: &str, message: &str) {
+        let is_end = self.running.keeper.keep_unanswered(why);
+        if let Some(events) = self.running.events.as_ref().filter(|_| is_end) {
+            events.append(&error_event(events.count(), code, message));
+        }
+    }
+}
 
 impl Drop for Unended {
     fn drop(&mut self) {
         let error = ApiError::internal();
-        self.0.keeper.keep_unanswered(Unanswered::Failed(&error));
+        self.keep(Unanswered::Failed(&error), "server_error", &error.message);
+        self.store.end(self.id);
     }
 }
 
@@ -118,7 +143,11 @@ pub(super) fn follow(events: Arc<Events>, from: usize) -> Response {
         let (events, from) = place?;
         let (bytes, next) = match events.next(from).await {
             Next::Events(bytes, next) => (bytes, Some((events, next))),
-            Next::Cut => (Bytes::from_static(CUT.as_bytes()), None),
+            Next::Cut => {
+                let message = "The response has more events than are kept. Retrieve it without `stream` once it has \
+                               ended.";
+                (error_event(from, "events_not_kept", message), None)
+            }
             Next::End => return None,
         };
         Some((Ok::<_, Infallible>(bytes), next))

@@ -107,9 +107,9 @@ impl Events {
         })
     }
 
-    /// Bytes that it has.
-    pub(super) fn weight(&self) -> usize {
-        self.log.lock().bytes.len()
+    /// How many there are: the number of the next one.
+    pub(crate) fn count(&self) -> usize {
+        self.log.lock().ends.len()
     }
 
     /// Adds whole events as they are sent.

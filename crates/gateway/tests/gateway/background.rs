@@ -157,6 +157,25 @@ async fn a_client_stops_it_and_the_worker_with_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_follows_one_that_is_stopped_reads_so() {
+    let (mut worker, gateway) = pair().await;
+    let mut client = Client::connect(gateway.address).await;
+    let mut stream = client.open(PATH, &request(json!({"stream": true}))).await;
+    let first: Value = serde_json::from_str(&stream.next().await.unwrap()).unwrap();
+    worker.next_request().await.tokens(&tokens("He")).await;
+    let cancel = format!("{}/cancel", path(&first["response"]));
+    let nothing = json!({});
+    let (rest, _) = tokio::join!(stream.rest(), gateway.post(&cancel, &nothing));
+    let numbers: Vec<u64> = numbered(&rest).iter().map(|(number, _)| *number).collect();
+    assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
+    let last: Value = serde_json::from_str(rest.last().unwrap()).unwrap();
+    assert_eq!(
+        (&last["type"], &last["code"]),
+        (&json!("error"), &json!("cancelled"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_failure_is_kept_for_who_comes_back() {
     let (mut worker, gateway) = pair().await;
     for stream in [false, true] {
