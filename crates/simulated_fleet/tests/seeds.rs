@@ -40,8 +40,11 @@ fn no_invariant_breaks_and_the_same_seed_is_the_same_history() {
     assert!(sums.broken.is_empty(), "{:#?}", sums.broken);
     // The seeds show something only if things go wrong in them, and right as well.
     assert!(sums.faults > 50 && sums.errors > 0, "{sums:?}");
-    // Where many ask for few places, much is refused.
-    assert!(sums.whole > 2 * sums.errors, "{sums:?}");
+    // Much is refused where nothing goes wrong, and many ask for few places.
+    let mut faulty = Report::default();
+    let with_faults = reports.iter().filter(|(_, report)| report.faults > 0);
+    with_faults.for_each(|(_, report)| faulty.add(report));
+    assert!(faulty.whole > 5 * faulty.errors, "{faulty:?}");
     for (seed, again) in simulated(TWICE) {
         let first = reports.iter().find(|(other, _)| *other == seed);
         assert_eq!(first.map(|(_, report)| report), Some(&again), "seed {seed}");
