@@ -371,6 +371,8 @@ impl<E> Survival<E> {
         }
         self.losses += 1;
         self.fruitless.push(Loss::of(lost));
+        // From here on it is a request that was lost.
+        self.handed_over = None;
         if self.has_lost_enough() {
             self.metrics.failed.inc();
             return Err(error);

@@ -8,7 +8,7 @@ use inflight_base::content_hash;
 use inflight_base::wall_clock::unix_seconds;
 use inflight_kserve::assets::model_assets_server::ModelAssets;
 use inflight_kserve::assets::{
-    self, AdapterList, AssetChunk, DescribeRequest, FetchRequest, ModelDescription,
+    AdapterList, AssetChunk, DescribeRequest, FetchRequest, ModelDescription, Phases,
     WatchAdaptersRequest,
 };
 use tonic::{Request, Response, Status};
@@ -16,7 +16,6 @@ use tonic::{Request, Response, Status};
 use crate::adapters::{self, AdapterUpdates, Adapters};
 use crate::executor::capability;
 use crate::hosted::Hosted;
-use crate::options::Phases;
 
 /// Far below any message limit, so that clients with default limits can read a large tokenizer.
 const CHUNK_BYTES: usize = 256 * 1024;
@@ -68,12 +67,7 @@ fn describe(model: &Hosted, phases: Phases) -> ModelDescription {
         adapters: adapters::announced(&info.adapters),
         further_models: Vec::new(),
         weights: info.weights.clone(),
-        phases: match phases {
-            Phases::Both => assets::Phases::Both,
-            Phases::Context => assets::Phases::Context,
-            Phases::Generation => assets::Phases::Generation,
-        }
-        .into(),
+        phases: phases.into(),
     }
 }
 

@@ -42,7 +42,7 @@ pub use model::{
 };
 pub use options::{
     BoundAddresses, Collector, InvalidOption, LogLevel, OptionInfo, OptionKind, OptionValue,
-    Options, Phases, WorkerError, WorkerExit, WorkerOptions,
+    Options, WorkerError, WorkerExit, WorkerOptions,
 };
 pub use serve::{serve, serve_models, serve_on_network};
 pub use simulated::{SimulatedExecutor, SimulatedOptions};

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use inflight_kserve::assets::Phases;
 use inflight_kserve::client::{ConnectError, DEFAULT_MAX_MESSAGE_BYTES};
 use inflight_tls::{ServerFiles, ServerTls, TlsError};
 use inflight_traces::{DEFAULT_RATIO, ENDPOINT_VARIABLE, RATIO_VARIABLE, TraceError, TraceOptions};
@@ -26,7 +27,7 @@ use crate::executor::ExecutorFailed;
 use crate::model::CORE_MODEL;
 
 pub use declared::{InvalidOption, OptionInfo, OptionKind, OptionValue, Options};
-pub use types::{Collector, Phases};
+pub use types::Collector;
 
 declared::options! {
     /// How a worker listens, what it serves and what its limits are.

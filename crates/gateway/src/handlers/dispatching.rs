@@ -7,7 +7,7 @@ use inflight_upstream::dispatch::{Dispatched, NotDispatched, dispatch};
 use inflight_upstream::phases::Phases;
 use inflight_upstream::prompt_request::PromptRequest;
 use inflight_upstream::survival::Way;
-use inflight_upstream::table::Suits;
+use inflight_upstream::table::{ModelEntry, Suits};
 use tokio::time::Instant;
 
 use super::prepared::Prepared;
@@ -60,7 +60,7 @@ pub(super) fn dispatch_prompts(
         generated: generated.chunks(n as usize).nth(place).unwrap_or_default(),
         phases,
     });
-    let mut prompts: Vec<PromptRequest<'_>> = prompts.collect();
+    let prompts: Vec<PromptRequest<'_>> = prompts.collect();
     let suits = Suits {
         content_hash: &located.served.description.content_hash,
         adapter: located.adapter.as_ref(),
@@ -69,25 +69,35 @@ pub(super) fn dispatch_prompts(
         weights: progress.map(|_| &*located.served.description.weights),
         without: progress.and_then(|progress| progress.without),
     };
-    let dispatched = 'sent: {
-        if progress.is_none()
-            && prepared.may_split()
-            && entry.splits(state.disaggregate, suits, tried.addresses(), &prompts)
-        {
-            let phases = Phases::Context;
-            prompts.iter_mut().for_each(|prompt| prompt.phases = phases);
-            let context = dispatch(entry, Suits { phases, ..suits }, tried, &prompts, n);
-            if let Ok(dispatched) = context {
-                break 'sent dispatched;
-            }
-            prompts
-                .iter_mut()
-                .for_each(|prompt| prompt.phases = Phases::Both);
-        }
-        dispatch(entry, suits, tried, &prompts, n)?
+    let is_split = progress.is_none()
+        && prepared.may_split()
+        && entry.splits(state.disaggregate, suits, tried.addresses(), &prompts);
+    let split = match is_split {
+        true => dispatch_contexts(entry, suits, tried, &prompts, n).ok(),
+        false => None,
+    };
+    let dispatched = match split {
+        Some(dispatched) => dispatched,
+        None => dispatch(entry, suits, tried, &prompts, n)?,
     };
     drop(prompts);
     let worker = dispatched.handles.worker();
     context.trace.sent(sending, "ModelStreamInfer", worker);
     Ok(dispatched)
+}
+
+/// Sends the prompts to a worker for contexts.
+fn dispatch_contexts(
+    entry: &ModelEntry,
+    suits: Suits<'_>,
+    tried: &mut Tried,
+    prompts: &[PromptRequest<'_>],
+    n: u32,
+) -> Result<Dispatched, NotDispatched> {
+    let phases = Phases::Context;
+    let contexts = prompts
+        .iter()
+        .map(|prompt| PromptRequest { phases, ..*prompt });
+    let contexts: Vec<PromptRequest<'_>> = contexts.collect();
+    dispatch(entry, Suits { phases, ..suits }, tried, &contexts, n)
 }

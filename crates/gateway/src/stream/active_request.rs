@@ -274,10 +274,11 @@ impl ActiveRequest {
             let was_finished = choice.finish.is_some();
             let context = details.and_then(|details| details.context_phase.as_ref());
             // Its worker was asked for no more than this token, and TensorRT-LLM's runtimes say either.
-            let is_open = [WorkerReason::Length, WorkerReason::NotFinished].contains(&delta.finish);
-            let context = context.filter(|_| is_open);
+            let continues =
+                [WorkerReason::Length, WorkerReason::NotFinished].contains(&delta.finish);
+            let context = context.filter(|_| continues);
             if delta.last_of_handle
-                && is_open
+                && continues
                 && context.is_none()
                 && self.holding.work().handles.is_context()
             {

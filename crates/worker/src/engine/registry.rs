@@ -70,21 +70,25 @@ impl LiveRequest {
         prompt_tokens: usize,
         now: Instant,
     ) -> Self {
-        let context_only =
-            matches!(destination, Destination::Step { context_only, .. } if *context_only);
-        let (handle, wants_cached_tokens, may_wait, name) = match destination {
+        let (handle, wants_cached_tokens, context_only, may_wait, name) = match destination {
             Destination::Step {
                 handle,
                 wants_cached_tokens,
                 may_wait,
-                ..
-            } => (Some(*handle), *wants_cached_tokens, *may_wait, None),
+                context_only,
+            } => (
+                Some(*handle),
+                *wants_cached_tokens,
+                *context_only,
+                *may_wait,
+                None,
+            ),
             Destination::Plain { id, connection } => {
                 let name = id.as_deref().map(|id| RequestName {
                     id: id.into(),
                     connection: *connection,
                 });
-                (None, true, false, name)
+                (None, true, false, false, name)
             }
         };
         let prompt_tokens = u32::try_from(prompt_tokens).unwrap_or(u32::MAX);

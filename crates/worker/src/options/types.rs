@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use inflight_kserve::assets::Phases;
+
 use super::declared::{OptionKind, OptionType, OptionValue};
 
 macro_rules! plain {
@@ -93,35 +95,24 @@ impl<T: OptionType> OptionType for Option<T> {
     }
 }
 
-/// Which phases of requests a worker is for, where there are workers of several kinds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Phases {
-    #[default]
-    Both,
-    Context,
-    Generation,
-}
-
-impl Phases {
-    const ALL: [(Self, &str); 3] = [
-        (Self::Both, "both"),
-        (Self::Context, "context"),
-        (Self::Generation, "generation"),
-    ];
-}
+const PHASES: [(Phases, &str); 3] = [
+    (Phases::Both, "both"),
+    (Phases::Context, "context"),
+    (Phases::Generation, "generation"),
+];
 
 impl OptionType for Phases {
     const KIND: OptionKind = OptionKind::Text;
 
     fn value(&self) -> OptionValue {
-        let mut all = Self::ALL.into_iter();
+        let mut all = PHASES.into_iter();
         let name = all.find_map(|(phases, name)| (phases == *self).then_some(name));
         OptionValue::Text(name.unwrap_or_default().to_owned())
     }
 
     fn read(value: OptionValue) -> Result<Self, String> {
         let text = String::read(value)?;
-        let mut all = Self::ALL.into_iter();
+        let mut all = PHASES.into_iter();
         let found = all.find_map(|(phases, name)| (name == text).then_some(phases));
         found.ok_or_else(|| "`both`, `context` or `generation`".to_owned())
     }
