@@ -264,6 +264,23 @@ def test_a_lost_worker_shows_as_two_attempts_and_no_worker_as_a_failure(
     assert (entry.failed, entry.attributes["error.type"]) == (True, "503")
 
 
+def test_a_stream_of_kserve_that_moves_is_below_its_second_attempt(start: Start, kept: Collector) -> None:
+    traced = start_traced(start, kept, "--step-us=100000", "--prefill-us-per-token=0")
+    sender = Sender.make()
+    asked = {**GENERATE, "request_output_len": 12, "streaming": True}
+    path = f"/v2/models/{MODEL}/generate_stream"
+    with closing(stream(traced.http, path, asked, headers=sender.headers)) as opened:
+        events = opened.events()
+        next(events)
+        lost = max(traced.workers, key=lambda it: active_requests(it.address("metrics")))
+        lost.kill()
+        assert "error" not in list(events)[-1]
+    spans = kept.wait_for(sender.trace, GATEWAY, WORKER)
+    first, second = sorted((it for it in spans if it.kind == CLIENT), key=lambda it: it.start)
+    assert first.parent == second.parent == one(spans, GATEWAY, SERVER).id
+    assert one(spans, WORKER, SERVER).parent == second.id
+
+
 def test_a_collector_that_is_not_there_disturbs_nobody(start: Start) -> None:
     with socket.socket() as taken:
         # Bound and not listening: nobody else gets the port, and nobody answers.

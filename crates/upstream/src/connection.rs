@@ -50,6 +50,8 @@ pub struct Connection {
     /// Whether the server still answers.
     pub pulse: Arc<Pulse>,
     leaving: AtomicBool,
+    /// Whether the server is away, though what it was sent may still be answered.
+    parted: AtomicBool,
     /// Its place among the workers of its model; `None`: there are too many.
     seat: Option<Arc<Seat>>,
     life: Life,
@@ -73,6 +75,7 @@ impl Connection {
             last_turn: LastTurn::default(),
             pulse,
             leaving: AtomicBool::new(false),
+            parted: AtomicBool::new(false),
             seat: None,
             life: Life::default(),
             transport,
@@ -136,9 +139,19 @@ impl Connection {
         self.notify(Notice::Leaving);
     }
 
+    /// The server is away. What it was sent may still be answered.
+    pub(super) fn part(&self) {
+        self.parted.store(true, Ordering::Relaxed);
+    }
+
     /// Whether it was lost.
-    pub fn is_lost(&self) -> bool {
-        self.registry.has_ended()
+    fn is_lost(&self) -> bool {
+        self.registry.has_ended() || self.parted.load(Ordering::Relaxed)
+    }
+
+    /// Whether it was lost, as far as one knows whose request failed there. That a plain Triton ended is noticed later.
+    pub fn may_be_lost(&self) -> bool {
+        self.is_lost() || self.served.triton().is_some()
     }
 
     /// Whether the server is neither lost nor silent nor about to end.

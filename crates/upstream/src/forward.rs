@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use inflight_kserve::inference::{ModelInferRequest, ModelMetadataResponse};
 use inflight_kserve::stop::asks_to_stop;
 use inflight_kserve::streamed::ResponseView;
@@ -31,7 +32,7 @@ pub use self::call::Open;
 use self::call::{Asked, given_up, lost};
 use self::prompt::{Prompt, text_bytes};
 pub use self::service::ForwardCall;
-use self::streams::{OnItsWay, may_share};
+use self::streams::{OnItsWay, Responses, may_share};
 use super::classify::classify;
 use super::delivery::{CallContext, ResumeLimits, deliver, ended};
 use super::stops::{Source, Stops};
@@ -80,6 +81,16 @@ impl Target {
             Self::Same(source) => Some(&source.id),
         }
     }
+}
+
+/// A request that is about to be sent.
+#[derive(Debug)]
+struct Prepared {
+    /// When it came.
+    since: Instant,
+    target: Target,
+    /// What it asks of a worker's cache.
+    prompt: Option<Prompt>,
 }
 
 /// Shared memory is a worker's own and for clients on its machine: a gateway may have clients anywhere.
@@ -152,41 +163,52 @@ impl Forward {
         message: ModelInferRequest,
         mut context: CallContext,
     ) -> Result<ForwardStream, Status> {
-        let since = Instant::now();
-        refuse_shared_memory(&message)?;
-        let target = self.target(&message, &context).await?;
-        self.name(&message, &mut context);
-        self.limit(&message, since, &mut context);
+        let prepared = self.prepare(&message, &mut context).await?;
         let context = Arc::new(context);
-        let prompt = match &target {
-            Target::Any => self.prompt(&message).await,
-            Target::Same(_) => None,
-        };
+        let message = Arc::new(message);
         let asked = Asked {
-            model: &message.model_name,
-            version: &message.model_version,
-            context: &context,
-            is_stream: true,
-            works: true,
             // One that stops another goes under the id that it has, or has none.
             shares: !asks_to_stop(&message) && may_share(&message),
-            prompt: prompt.as_ref(),
+            ..Asked::stream(&message, &context, prepared.prompt.as_ref())
         };
         let mut beginning = Beginning {
             forward: self,
             context: &context,
             message: &message,
-            since,
             asked,
-            target,
+            prepared: &prepared,
             stream: None,
-            survives: false,
         };
-        let until = ended(self.interrupted.subscribe(), context.deadline);
-        deliver(&mut beginning, &context, until, &self.metrics.retries).await?;
+        let mut until = ended(self.interrupted.subscribe(), context.deadline).boxed();
+        deliver(&mut beginning, &context, &mut until, &self.metrics.retries).await?;
         context.trace.output(Instant::now());
-        let stream = beginning.stream;
+        let stream = beginning.stream.map(|stream| stream.until(until));
         stream.ok_or_else(|| Status::internal("no answer came"))
+    }
+
+    /// Looks at a request before it is sent.
+    ///
+    /// # Errors
+    /// It cannot be sent, or what it stops is still on its way.
+    async fn prepare(
+        &self,
+        message: &ModelInferRequest,
+        context: &mut CallContext,
+    ) -> Result<Prepared, Status> {
+        let since = Instant::now();
+        refuse_shared_memory(message)?;
+        let target = self.target(message, context).await?;
+        self.name(message, context);
+        self.limit(message, since, context);
+        let prompt = match &target {
+            Target::Any => self.prompt(message).await,
+            Target::Same(_) => None,
+        };
+        Ok(Prepared {
+            since,
+            target,
+            prompt,
+        })
     }
 
     /// Sends a request to a server. `about`: the id there of the request that it stops.
@@ -196,7 +218,7 @@ impl Forward {
         open: &Open,
         asked: Asked<'_>,
         about: Option<&str>,
-    ) -> Result<OnItsWay, Status> {
+    ) -> Result<Responses, Status> {
         let context = asked.context;
         message.model_name.clone_from(&open.model);
         let link = &open.link;
@@ -219,7 +241,7 @@ impl Forward {
         if let Some(named) = &context.named {
             named.is_at(open.source(sent.id()));
         }
-        Ok(sent)
+        Ok(sent.into_responses())
     }
 
     /// Gives the request the name that it is stopped by, unless it has it or stops another one. Callers do so early
@@ -262,19 +284,10 @@ impl Forward {
     /// No server has it, or none that does is ready.
     fn name_at_its_server(
         &self,
-        (model, version): (&str, &str),
+        model: (&str, &str),
         context: &CallContext,
     ) -> Result<String, Status> {
-        let asked = Asked {
-            model,
-            version,
-            context,
-            is_stream: false,
-            works: false,
-            shares: false,
-            prompt: None,
-        };
-        Ok(self.pick(asked, &[])?.0.model)
+        Ok(self.pick(Asked::question(model, context), &[])?.0.model)
     }
 
     /// What a request asks of a worker's cache; `None`: that does not matter, or it has no single prompt.

@@ -400,6 +400,7 @@ impl Table {
         slot.set_reason(reason);
         slot.peer.set_down();
         slot.part();
+        slot.connections().iter().for_each(|one| one.part());
         slot.connections.store(Arc::default());
     }
 

@@ -10,7 +10,7 @@ use inflight_openai::{ApiError, FinishReason, Usage};
 use inflight_upstream::delivery::retry_reason;
 use inflight_upstream::dispatch::{Dispatched, OpenHandles};
 use inflight_upstream::holding::{Holding, Kept, Turn};
-use inflight_upstream::inbox::Deltas;
+use inflight_upstream::inbox::{Deltas, Notice};
 use inflight_upstream::metrics::RetryReason;
 use inflight_upstream::survival::{Report, Survival};
 
@@ -107,7 +107,9 @@ impl ActiveRequest {
     /// What it failed with: its worker is still there, or the request cannot continue.
     pub(crate) fn outlive(&mut self, error: ApiError, sent: usize) -> Result<(), ApiError> {
         match self.retry.take() {
-            Some(_) if self.handles().connection().is_lost() => self.holding.outlive(error, sent),
+            Some(_) if self.handles().connection().may_be_lost() => {
+                self.holding.outlive(error, sent)
+            }
             _ => Err(error),
         }
     }
@@ -199,6 +201,10 @@ impl ActiveRequest {
                 continue;
             };
             if result.is_ok() {
+                // A notice that came before had nothing to continue with.
+                if !self.has_started && self.handles().connection().is_leaving() {
+                    self.holding.notice(Notice::Leaving);
+                }
                 self.has_started = true;
                 self.holding.work_mut().handles.started();
                 let (generated, choices) = (self.generated(), self.choices.len());

@@ -241,6 +241,28 @@ async fn a_request_that_moved_says_where_and_why() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_stream_of_kserve_that_fails_in_its_middle_has_failed() {
+    // It may continue elsewhere, or not.
+    for resumes in ["0", "3"] {
+        let mut triton = ScriptedTriton::start([text_model("ensemble")]).await;
+        let options = ["--max-resumes", resumes];
+        let gateway = Gateway::start(&[triton.address], &options)
+            .await
+            .heard()
+            .await;
+        let serve = async {
+            let asked = triton.next_request().await;
+            asked.respond(text_response("a")).await;
+            asked.fail("broken").await;
+        };
+        let body = json!({"text_input": "Hi", "max_tokens": 20});
+        let (answer, ()) = tokio::join!(gateway.post(STREAM, &body), serve);
+        assert_eq!(answer.events().len(), 2);
+        assert_eq!(ended(&gateway, &["finish"]).await, [json!(["error"])]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_key_is_needed_and_shows_its_own_requests_alone() {
     let worker = ScriptedWorker::start(byte_model()).await;
     let file = std::env::temp_dir().join(format!("inflight-console-{}", std::process::id()));

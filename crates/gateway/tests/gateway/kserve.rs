@@ -316,6 +316,24 @@ async fn a_stream_that_fails_or_is_cut_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_first_response_that_is_damaged_is_an_error_and_no_empty_answer() {
+    let (mut triton, gateway) = front([text_model("ensemble")], &[]).await;
+    for path in [GENERATE, STREAM] {
+        let body = question();
+        let answer = exchange(&mut triton, &gateway, (path, &body), async |asked| {
+            let mut damaged = text_response("a").build();
+            // A text of four bytes, of which one is there.
+            damaged.raw_output_contents = vec![vec![4, 0, 0, 0, b'a'].into()];
+            asked.finish_message(damaged).await;
+        });
+        let answer = answer.await;
+        assert_eq!(answer.status, 500, "{path}");
+        let error = answer.json()["error"].clone();
+        assert!(error.as_str().unwrap().contains("text_output"), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_unanswered_request_goes_to_another_server() {
     let mut servers = Vec::new();
     for _ in 0..2 {

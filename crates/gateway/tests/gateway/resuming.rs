@@ -370,6 +370,32 @@ async fn a_worker_that_is_taken_out_hands_its_streams_over_unless_it_is_the_only
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_hands_over_with_its_first_token_where_its_worker_was_taken_out_before() {
+    let mut workers = [
+        ScriptedWorker::start(resuming_model()).await,
+        ScriptedWorker::start(resuming_model()).await,
+    ];
+    let file = WorkerFile::new("before");
+    file.write(&workers);
+    let gateway = file.gateway().await;
+    let mut client = Client::connect(gateway.address).await;
+    let body = chat(json!({"stream": true}));
+    let serve = async {
+        let (place, first) = either(&mut workers).await;
+        file.write([&workers[1 - place]]);
+        // It has heard of that before its prompt is computed.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        first.tokens(&tokens("a")).await;
+        let second = workers[1 - place].next_request().await;
+        assert_eq!(generated(&second.message), (tokens("a"), vec![1]));
+        second.finish(&tokens("b"), FinishReason::EndId).await;
+        first
+    };
+    let (mut stream, _first) = tokio::join!(client.open(PATH, &body), serve);
+    assert_eq!(text(&stream.rest().await, 0), "ab");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_worker_that_leaves_keeps_its_stream_until_another_one_brings_something() {
     for code in [
         Some(Code::Unavailable),

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, Stream, StreamExt};
 use inflight_kserve::streamed::{EncodedResponse, StreamedResponse};
 use tokio::time::Instant;
@@ -16,20 +15,12 @@ use tonic::{Code, Status};
 use super::begun::{AtServer, Begun};
 use super::said::{Taken, cut};
 use super::streams::Responses;
-use super::{in_band, lost};
-use crate::delivery::{CallContext, retry_reason};
+use super::{given_up, in_band, lost};
+use crate::delivery::{CallContext, GivenUp, retry_reason};
 use crate::holding::{Holding, Kept, Turn};
 use crate::metrics::RetryReason;
 use crate::rpc;
 use crate::survival::{Report, Survival, Way};
-
-/// What a stream listens for besides responses.
-enum Event {
-    /// It is to end, and why.
-    Ended(Status),
-    /// Its server gives notice of something.
-    Notice,
-}
 
 type Next = Poll<Option<Result<EncodedResponse, Status>>>;
 
@@ -39,10 +30,14 @@ pub struct ForwardStream {
     holding: Holding<Begun>,
     /// The request's id as the client gave it.
     id: Arc<str>,
+    /// Whether a response has come that is not a failure.
+    has_started: bool,
     /// Whether the last response has come.
     is_final: bool,
-    /// Asked only once one has come, and not with every response.
-    events: FuturesUnordered<BoxFuture<'static, Event>>,
+    /// When it is to end. Asked only once a response has come, and not with every one.
+    ended: Option<BoxFuture<'static, GivenUp>>,
+    /// The next notice of the server, where that matters. Asked as `ended` is.
+    notices: Option<BoxFuture<'static, ()>>,
     /// Holds the request's place.
     context: Arc<CallContext>,
 }
@@ -52,19 +47,26 @@ impl ForwardStream {
         id: &str,
         at: AtServer,
         begun: Option<(Begun, Survival<Status>)>,
-        ended: impl Future<Output = Status> + Send + 'static,
         context: Arc<CallContext>,
     ) -> Self {
-        let stream = Self {
+        let mut stream = Self {
             first: None,
             holding: Holding::new(&context.request_id, at, begun),
             id: id.into(),
+            has_started: false,
             is_final: false,
-            events: std::iter::once(ended.map(Event::Ended).boxed()).collect(),
+            ended: None,
+            notices: None,
             context,
         };
         stream.listen();
         stream
+    }
+
+    /// Ends when `ended` says so, from here on.
+    pub(super) fn until(mut self, ended: BoxFuture<'static, GivenUp>) -> Self {
+        self.ended = Some(ended);
+        self
     }
 
     /// How the request continued at other servers; `None`: it did not.
@@ -72,32 +74,20 @@ impl ForwardStream {
         self.holding.survival()?.report()
     }
 
-    /// Waits for the first response of the server that has the request.
+    /// Waits for the first response. May be dropped and called again.
     ///
     /// # Errors
-    /// It failed the request.
+    /// The server failed the request; where it [survives](Self::survives), none has it in time.
     pub(super) async fn begin(&mut self) -> Result<(), Status> {
-        let Some(rest) = &mut self.holding.work_mut().rest else {
-            return Ok(());
-        };
-        let Some(first) = rest.next().await.transpose().map_err(lost)? else {
-            return Ok(());
-        };
-        in_band(&first.view()?).map_err(lost)?;
-        if let Poll::Ready(Some(Ok(first))) = self.receive(first) {
-            self.first = Some(first);
-        }
-        Ok(())
-    }
-
-    /// Waits for the first response of whichever server will have the request.
-    ///
-    /// # Errors
-    /// None has it in time, or it failed there.
-    pub(super) async fn begin_elsewhere(&mut self) -> Result<(), Status> {
         let first = poll_fn(|context| self.poll_next_unpin(context)).await;
         self.first = first.transpose()?;
         Ok(())
+    }
+
+    /// Whether the request moves by itself from here on. Until then, who sent it hears of its failures.
+    pub(super) fn survives(&self) -> bool {
+        let survival = self.holding.survival();
+        self.has_started || survival.is_some_and(Survival::has_outlived)
     }
 
     /// Waits for a server after `sent` have failed the request, which has generated nothing.
@@ -110,63 +100,49 @@ impl ForwardStream {
     }
 
     /// Listens for the next notice of the server, where that matters.
-    fn listen(&self) {
+    fn listen(&mut self) {
         let way = self.holding.survival().map(Survival::way);
-        if way == Some(Way::Resume) {
+        self.notices = (way == Some(Way::Resume)).then(|| {
             let mut notices = self.holding.work().open.slot.notices();
-            let noticed = async move {
-                // The sender lives as long as the slot.
-                let _ = notices.changed().await;
-                Event::Notice
-            };
-            self.events.push(noticed.boxed());
-        }
+            // The sender lives as long as the slot.
+            async move { drop(notices.changed().await) }.boxed()
+        });
     }
 
     /// What of a response is for the client. Pending: none of it.
     fn receive(&mut self, message: EncodedResponse) -> Next {
         let at = self.holding.work_mut();
         at.open.slot.pulse.hear();
-        at.open.started();
-        let id = Arc::clone(&self.id);
-        let is_alone = matches!(at.rest, Some(Responses::Alone(_)));
-        let Some(begun) = self.holding.request_mut() else {
-            if is_alone {
-                self.is_final = message.view().is_ok_and(|response| response.is_final());
-            }
-            return Poll::Ready(Some(Ok(message.with_id(id))));
-        };
-        let taken = message.view().and_then(|response| {
-            self.is_final = response.is_final();
-            match in_band(&response) {
-                Ok(()) => Ok(Ok(begun.said.take(&response)?)),
-                Err(failed) => Ok(Err(failed)),
-            }
+        let looked = message.view().and_then(|response| {
+            let failed = in_band(&response).err();
+            let taken = match (&failed, self.holding.request_mut()) {
+                (None, Some(begun)) => begun.said.take(&response)?,
+                _ => Taken::New,
+            };
+            Ok((response.is_final(), failed, taken))
         });
-        let can_continue = begun.said.can_continue();
-        self.context.generated(|| begun.said.tokens());
-        let taken = match taken {
+        let (is_final, failed, taken) = match looked {
+            Ok(looked) => looked,
             Err(damaged) => return self.end_with(damaged),
-            // Passed on as it came, unless it may continue elsewhere.
-            Ok(Err(failed)) => {
-                return match self.lose(failed) {
-                    Ok(()) => Poll::Pending,
-                    Err(status) => {
-                        self.context.ended(status.code());
-                        Poll::Ready(Some(Ok(message.with_id(id))))
-                    }
-                };
-            }
-            Ok(Ok(taken)) => taken,
         };
+        self.is_final = is_final;
+        if let Some(failed) = failed {
+            return self.receive_failure(message, failed);
+        }
+        self.has_started = true;
+        self.holding.work_mut().open.started();
         match taken {
             Taken::Differs => self.holding.differs(),
             Taken::Repeated => self.holding.heard(false, Instant::now()),
             Taken::New | Taken::Partly(_) => self.holding.heard(true, Instant::now()),
         }
-        if !can_continue {
-            self.holding.settle();
+        if let Some(begun) = self.holding.request() {
+            self.context.generated(|| begun.said.tokens());
+            if !begun.said.can_continue() {
+                self.holding.settle();
+            }
         }
+        let id = Arc::clone(&self.id);
         match taken {
             Taken::New => Poll::Ready(Some(Ok(message.with_id(id)))),
             Taken::Partly(repeated) => match cut(message, repeated) {
@@ -183,11 +159,28 @@ impl ForwardStream {
         }
     }
 
+    /// A response that reports a failure is passed on as it came, unless the request may continue elsewhere.
+    fn receive_failure(&mut self, message: EncodedResponse, failed: Status) -> Next {
+        if !self.survives() {
+            return Poll::Ready(Some(Err(lost(failed))));
+        }
+        match self.lose(failed) {
+            Ok(()) => Poll::Pending,
+            Err(status) => {
+                self.context.ended(status.code());
+                Poll::Ready(Some(Ok(message.with_id(Arc::clone(&self.id)))))
+            }
+        }
+    }
+
     /// The server has failed the request, which continues there or elsewhere.
     ///
     /// # Errors
     /// It may not continue.
     fn lose(&mut self, status: Status) -> Result<(), Status> {
+        if !self.survives() {
+            return Err(status);
+        }
         let reason = retry_reason(status.code());
         match self.holding.fail(status, reason)? {
             Kept::Back(reason) => {
@@ -209,6 +202,9 @@ impl ForwardStream {
 
     fn end_with(&mut self, status: Status) -> Next {
         self.holding.work_mut().rest = None;
+        if !self.survives() {
+            return Poll::Ready(Some(Err(status)));
+        }
         self.holding.end();
         self.context.trace.code(status.code());
         self.context.ended(status.code());
@@ -221,18 +217,23 @@ impl ForwardStream {
         self.context.sent(address, Some(reason));
     }
 
-    /// Looks for events. Pending: none ends it.
+    /// Looks for what is not a response. Pending: nothing ends it.
     fn poll_events(&mut self, context: &mut Context<'_>) -> Next {
-        while let Poll::Ready(Some(event)) = self.events.poll_next_unpin(context) {
-            match event {
-                Event::Ended(status) => return self.end_with(status),
-                Event::Notice => {
-                    self.listen();
-                    if let Some(notice) = self.holding.work().notice() {
-                        self.holding.notice(notice);
-                        context.waker().wake_by_ref();
-                    }
-                }
+        if !self.survives() {
+            return Poll::Pending;
+        }
+        if let Some(ended) = &mut self.ended
+            && let Poll::Ready(why) = ended.poll_unpin(context)
+        {
+            return self.end_with(given_up(why));
+        }
+        while let Some(noticed) = &mut self.notices
+            && noticed.poll_unpin(context).is_ready()
+        {
+            self.listen();
+            if let Some(notice) = self.holding.work().notice() {
+                self.holding.notice(notice);
+                context.waker().wake_by_ref();
             }
         }
         Poll::Pending

@@ -80,7 +80,7 @@ pub(super) struct Begun {
     forward: Arc<Forward>,
     call: Arc<CallContext>,
     /// As its client sent it.
-    message: ModelInferRequest,
+    message: Arc<ModelInferRequest>,
     /// When it came.
     since: Instant,
     may_share: bool,
@@ -98,7 +98,7 @@ impl Begun {
     pub(super) fn new(
         forward: &Arc<Forward>,
         call: &Arc<CallContext>,
-        (message, since): (&ModelInferRequest, Instant),
+        (message, since): (&Arc<ModelInferRequest>, Instant),
         open: &Open,
         may_share: bool,
     ) -> Option<(Self, Survival<Status>)> {
@@ -131,7 +131,7 @@ impl Begun {
             prompt_tokens: ids.map_or(0, |ids| ids.count()),
             forward: Arc::clone(forward),
             call: Arc::clone(call),
-            message: message.clone(),
+            message: Arc::clone(message),
             since,
             may_share,
             said: Said::new(open.generator.accumulates || is_llmapi),
@@ -150,7 +150,7 @@ impl Begun {
 
     fn again(&self) -> Result<ModelInferRequest, TensorError> {
         let mut again = match self.way {
-            Way::Replay => self.message.clone(),
+            Way::Replay => ModelInferRequest::clone(&self.message),
             Way::Resume => resumed(&self.message, self.said.only())?,
         };
         shorten_timeout(&mut again, self.since);
@@ -169,13 +169,8 @@ impl Mover for Begun {
         let placing = table.placing(&message.model_name, &message.model_version);
         let prompt = placing.and_then(|_| Prompt::read(message, None));
         let asked = Asked {
-            model: &message.model_name,
-            version: &message.model_version,
-            context: &self.call,
-            is_stream: true,
-            works: true,
             shares: self.may_share,
-            prompt: prompt.as_ref(),
+            ..Asked::stream(message, &self.call, prompt.as_ref())
         };
         let fits = |picked: &Picked| self.suits(now, picked, may_return);
         let picked = self.forward.pick_that(asked, fits);
@@ -183,14 +178,15 @@ impl Mover for Begun {
         let again = self.again().map_err(|_| NotDispatched::NoWorker)?;
         let open = Open::new(&picked, placed, asked.link(&picked.pool));
         let source = self.call.named.as_ref().and_then(|named| named.source());
-        let sent = self.forward.start(again, &open, asked, None);
-        let sent = sent.map_err(|status| match status.code() {
+        // It writes into the request what is sent.
+        asked.trace_sent(&picked.slot);
+        let responses = self.forward.start(again, &open, asked, None);
+        let responses = responses.map_err(|status| match status.code() {
             Code::ResourceExhausted => NotDispatched::Full,
             _ => NotDispatched::NoWorker,
         })?;
         now.source = source;
-        asked.trace_sent(&picked.slot);
-        Ok(AtServer::new(Some(sent.into_responses()), open))
+        Ok(AtServer::new(Some(responses), open))
     }
 
     fn has_moved(&mut self, now: &mut AtServer, way: Way) {

@@ -133,7 +133,34 @@ pub(super) struct Asked<'a> {
     pub prompt: Option<&'a Prompt>,
 }
 
-impl Asked<'_> {
+impl<'a> Asked<'a> {
+    /// A question about a model, which no model works on.
+    pub(super) fn question((model, version): (&'a str, &'a str), context: &'a CallContext) -> Self {
+        Self {
+            model,
+            version,
+            context,
+            is_stream: false,
+            works: false,
+            shares: false,
+            prompt: None,
+        }
+    }
+
+    /// A request whose answer is a stream.
+    pub(super) fn stream(
+        message: &'a ModelInferRequest,
+        context: &'a CallContext,
+        prompt: Option<&'a Prompt>,
+    ) -> Self {
+        Self {
+            is_stream: true,
+            works: true,
+            prompt,
+            ..Self::question((&message.model_name, &message.model_version), context)
+        }
+    }
+
     /// Notes in the request's trace that it was sent.
     pub(super) fn trace_sent(self, slot: &WorkerSlot) {
         if self.works {

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use inflight_kserve::client::InferenceClient;
 use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
-use tokio::time::Instant;
 use tonic::{Code, Response, Status};
 
 use super::call::shorten_timeout;
-use super::{Asked, Forward, Open, Target, lost, refuse_shared_memory};
+use super::{Asked, Forward, Open, Prepared, Target, lost};
 use crate::delivery::CallContext;
 use crate::rpc;
 
@@ -39,26 +38,21 @@ impl Forward {
         mut message: ModelInferRequest,
         context: &CallContext,
     ) -> Result<ModelInferResponse, Status> {
-        let since = Instant::now();
-        refuse_shared_memory(&message)?;
-        let target = self.target(&message, context).await?;
-        let prompt = self.prompt(&message).await;
         let mut context = context.clone();
-        self.name(&message, &mut context);
-        self.limit(&message, since, &mut context);
+        let prepared = self.prepare(&message, &mut context).await?;
+        let Prepared {
+            since,
+            target,
+            prompt,
+        } = prepared;
         let id = message.id.clone();
         match &target {
             Target::Same(source) => message.id.clone_from(&source.id),
             Target::Any => self.make_own(&mut message),
         }
         let asked = Asked {
-            model: &message.model_name,
-            version: &message.model_version,
-            context: &context,
             is_stream: false,
-            works: true,
-            shares: false,
-            prompt: prompt.as_ref(),
+            ..Asked::stream(&message, &context, prompt.as_ref())
         };
         let ask = |open: &Open| {
             let mut message = message.clone();
@@ -85,7 +79,7 @@ impl Forward {
     /// It failed, and no other server can answer.
     pub(super) async fn ask<R, F>(
         &self,
-        (model, version): (&str, &str),
+        model: (&str, &str),
         context: &CallContext,
         ask: impl Fn(InferenceClient, String) -> F + Send,
     ) -> Result<R, Status>
@@ -98,15 +92,7 @@ impl Forward {
             witness: None,
             ..context.clone()
         };
-        let asked = Asked {
-            model,
-            version,
-            context,
-            is_stream: false,
-            works: false,
-            shares: false,
-            prompt: None,
-        };
+        let asked = Asked::question(model, context);
         let ask = move |open: &Open| ask(open.link.client(), open.model.clone());
         let answer = self.call(asked, Target::Any, ask).await?;
         Ok(answer.into_inner())

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::{
-    CHAT, COMPLETIONS, Directory, completion, exchange, front_with_tokenizer, open, shown,
+    CHAT, COMPLETIONS, Directory, completion, exchange, front, front_with_tokenizer, open, shown,
 };
 use crate::support::{Client, Gateway, PATIENCE, chat};
 
@@ -33,6 +33,37 @@ async fn a_client_that_leaves_cancels_its_stream_at_the_server() {
             waiting.abort();
             asked.cancelled().await;
         }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_whose_only_server_is_restarted_waits_for_it() {
+    // Before its first response, and after it.
+    for begins in [false, true] {
+        let directory = Directory::new();
+        let options = ["--tokenizer", directory.path()];
+        let (mut triton, gateway) = front([token_model("m")], &options).await;
+        let mut client = Client::connect(gateway.address).await;
+        let body = completion(json!({"stream": true, "temperature": 0}));
+        let serve = async {
+            let asked = triton.next_request().await;
+            if begins {
+                asked.respond(tokens_response(&tokens("He"))).await;
+            }
+            triton.kill();
+            gateway.wait_for("/health/ready", 503).await;
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            triton.restart().await;
+            let again = triton.next_request().await;
+            again.respond(tokens_response(&tokens("Hello"))).await;
+            again.finish(tokens_response(&[END])).await;
+        };
+        let (mut stream, ()) = tokio::join!(client.open(COMPLETIONS, &body), serve);
+        let mut text = String::new();
+        while text.len() < 5 {
+            text.push_str(&shown(&mut stream).await);
+        }
+        assert_eq!(text, "Hello", "{begins}");
     }
 }
 
