@@ -15,6 +15,10 @@ RUST_SOURCES := Cargo.toml Cargo.lock $(shell find crates proto -name '*.rs' -o 
 # The other folders start servers for real clients, build models or need a Triton server.
 FAST_TESTS := tests/python tests/reference
 
+# Each file's tests in one process, because they share servers. Not more processes than this: each starts
+# servers and models of its own.
+SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
+
 # Static binaries link musl.
 MUSL := $(shell uname -m)-unknown-linux-musl
 
@@ -72,7 +76,7 @@ check: install ## What to run before a commit: the linters and the fast tests (a
 	$(BIN)/lint-imports
 	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
 	cargo test --workspace --exclude inflight-python --locked --quiet --lib
-	$(BIN)/pytest --quiet $(FAST_TESTS)
+	$(BIN)/pytest --quiet $(SIDE_BY_SIDE) $(FAST_TESTS)
 
 test: test-rust test-python ## Run every test
 
@@ -84,7 +88,7 @@ test-python: install $(VENV)/.triton
 	PYTHON=$(PYTHON) tools/install-system-packages browser
 	PYTHON=$(PYTHON) tools/install-system-packages prometheus
 	PYTHON=$(PYTHON) tools/install-system-packages database
-	$(BIN)/pytest
+	$(BIN)/pytest $(SIDE_BY_SIDE)
 	$(BIN)/python tools/with_stores.py $(STORE_TESTS)
 
 # Those that need servers; without them they pass and test nothing.

@@ -112,7 +112,7 @@ def words_of(text: str) -> list[list[str]]:
 def check(words: list[str], *, is_whole: bool) -> None:
     """Raises `click.UsageError` for what the command line would refuse."""
     command: click.Command = inflight
-    context = click.Context(command, info_name="inflight")
+    context = click.Context(command, info_name="inflight", **command.context_settings)
     while isinstance(command, click.Group):
         if not words or words[0].startswith("-"):
             command.make_parser(context).parse_args(list(words))

@@ -84,7 +84,7 @@ def test_mistakes_are_told_like_those_of_flags(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_the_option(name: str) -> None:
-    ctx = click.Context(inflight)
+    ctx = click.Context(inflight, **inflight.context_settings)
     found = inflight.get_command(ctx, name)
     assert found is not None
     commands = list(found.commands.values()) if isinstance(found, click.Group) else [found]
