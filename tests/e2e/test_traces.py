@@ -278,6 +278,7 @@ def test_a_stream_of_kserve_that_moves_is_below_its_second_attempt(start: Start,
     spans = kept.wait_for(sender.trace, GATEWAY, WORKER)
     first, second = sorted((it for it in spans if it.kind == CLIENT), key=lambda it: it.start)
     assert first.parent == second.parent == one(spans, GATEWAY, SERVER).id
+    assert (first.failed, first.attributes["error.type"]) == (True, "unavailable")
     assert one(spans, WORKER, SERVER).parent == second.id
 
 

@@ -246,7 +246,6 @@ pub async fn deliver<R: Deliverable>(
             Waited::Silence => (RetryReason::Silent, None),
             Waited::GivenUp(why) => return Err(request.give_up(why)),
         };
-        context.trace.leaving(reason.label());
         let next = match tried.has_room() {
             true => request.send(&mut tried, Some(reason)).ok(),
             false => None,

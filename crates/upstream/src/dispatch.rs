@@ -36,6 +36,8 @@ pub enum NotDispatched {
 pub struct Dispatched {
     pub inbox: Arc<Inbox>,
     pub handles: OpenHandles,
+    /// Handles whose prompt an earlier worker has counted; empty: none.
+    pub counted: Vec<bool>,
 }
 
 /// Sends all `prompts` to one worker of the model that suits and has not been `tried`, to generate `n` sequences of
@@ -117,7 +119,11 @@ fn send_all(
     if let Some(timeout) = prompts.iter().filter_map(|prompt| prompt.timeout).min() {
         handles.end_after(timeout);
     }
-    Ok(Dispatched { inbox, handles })
+    Ok(Dispatched {
+        inbox,
+        handles,
+        counted: Vec::new(),
+    })
 }
 
 /// The handles of one request, in the order of its choices. Dropping them stops those still open.

@@ -35,21 +35,10 @@ pub enum Turn<E> {
     Stays,
     /// No server has it yet.
     Waits,
-    /// Another server has it, for this reason.
-    Moved(RetryReason),
-    /// The server for what follows its context has it.
-    HandedOver,
+    /// Another server has it, for this reason; `None`: for what follows its context.
+    Moved(Option<RetryReason>),
     /// It ends.
     Failed(E),
-}
-
-/// How a request continues that its server has failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
-    /// The server that kept it has it again, for what was wrong with the other.
-    Back(RetryReason),
-    /// It is to continue at another server.
-    Waits,
 }
 
 impl<M: Mover> Holding<M> {
@@ -132,25 +121,23 @@ impl<M: Mover> Holding<M> {
             Step::Stays => Turn::Stays,
             Step::Waits => return Turn::Waits,
             Step::Failed(error) => return Turn::Failed(error),
-            Step::HandedOver(next) => {
-                self.work = next;
-                request.has_moved(&mut self.work, survival.way());
-                Turn::HandedOver
-            }
-            Step::Moved(next) | Step::Tried(next) => {
-                tracing::info!(
-                    request_id = %self.request_id,
-                    from = self.work.server(),
-                    to = next.server(),
-                    tokens = request.generated_tokens(),
-                    "request continues at another worker"
-                );
+            Step::Moved(next, reason) => {
+                // A hand-over is as it should be.
+                if reason.is_some() {
+                    tracing::info!(
+                        request_id = %self.request_id,
+                        from = self.work.server(),
+                        to = next.server(),
+                        tokens = request.generated_tokens(),
+                        "request continues at another worker"
+                    );
+                }
                 let before = std::mem::replace(&mut self.work, next);
                 if survival.is_on_trial() {
                     self.former.get_or_insert_with(|| Box::new(before));
                 }
                 request.has_moved(&mut self.work, survival.way());
-                Turn::Moved(survival.reason().unwrap_or(RetryReason::Unavailable))
+                Turn::Moved(reason)
             }
         };
         if survival.poll_trial(context) {
@@ -159,13 +146,10 @@ impl<M: Mover> Holding<M> {
         turn
     }
 
-    /// Its server has failed it. `reason`: why another one may do better.
-    ///
-    /// # Errors
-    /// It may not continue.
-    pub fn fail(&mut self, error: M::Error, reason: Option<RetryReason>) -> Result<Kept, M::Error> {
+    /// Its server has failed it. `reason`: why another one may do better. A server that kept it has it again.
+    pub fn fail(&mut self, error: M::Error, reason: Option<RetryReason>) -> Turn<M::Error> {
         let Some(moving) = &mut self.moving else {
-            return Err(error);
+            return Turn::Failed(error);
         };
         let Moving { request, survival } = &mut **moving;
         if let Some(former) = self.former.take() {
@@ -178,13 +162,15 @@ impl<M: Mover> Holding<M> {
             );
             self.work = *former;
             request.has_moved(&mut self.work, survival.way());
-            return Ok(Kept::Back(reason.unwrap_or(RetryReason::Unavailable)));
+            return Turn::Moved(Some(reason.unwrap_or(RetryReason::Unavailable)));
         }
         let Some(reason) = reason else {
-            return Err(error);
+            return Turn::Failed(error);
         };
-        survival.lose(error, reason, self.work.life(), request.is_over())?;
-        Ok(Kept::Waits)
+        match survival.lose(error, reason, self.work.life(), request.is_over()) {
+            Ok(()) => Turn::Waits,
+            Err(error) => Turn::Failed(error),
+        }
     }
 
     /// Its context is computed, and another server continues. `error`: what its client hears if none takes it.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
 use super::delivery::ResumeLimits;
-use super::dispatch::NotDispatched;
+use super::dispatch::{Dispatched, NotDispatched};
 use super::inbox::Notice;
 use crate::metrics::{Resumes, RetryLabels, RetryReason};
 use crate::process::Life;
@@ -57,18 +57,36 @@ pub trait Work {
     fn server_stays(&self) -> bool;
 }
 
+impl Work for Dispatched {
+    fn server(&self) -> &str {
+        self.handles.worker()
+    }
+
+    fn life(&self) -> &Life {
+        self.handles.connection().life()
+    }
+
+    fn server_stays(&self) -> bool {
+        self.handles.connection().stays()
+    }
+}
+
 /// A request that can move.
 pub trait Mover {
     /// What its client reads of a failure.
     type Error: std::fmt::Debug;
     type Work: Work;
 
-    /// Sends it to a server, to continue there. Not to the one that has it `now`, unless that `may_return`.
+    /// Sends it to a server, to continue there, `because` of what is wrong with the one that has it `now`; `None`:
+    /// nothing, its part is done.
     ///
     /// # Errors
     /// None takes it now.
-    fn send(&mut self, now: &mut Self::Work, may_return: bool)
-    -> Result<Self::Work, NotDispatched>;
+    fn send(
+        &mut self,
+        now: &mut Self::Work,
+        because: Option<RetryReason>,
+    ) -> Result<Self::Work, NotDispatched>;
 
     /// Notes that this server has it from here on, and brings what follows in this way.
     fn has_moved(&mut self, now: &mut Self::Work, way: Way);
@@ -87,6 +105,11 @@ pub trait Mover {
 
     /// Its deadline has passed.
     fn timed_out(&self) -> Self::Error;
+}
+
+/// Whether the server that has a request may get it again. One that is full or has done its part has nothing against it.
+pub fn may_return(because: Option<RetryReason>) -> bool {
+    matches!(because, None | Some(RetryReason::Full))
 }
 
 /// Why a request is to continue elsewhere.
@@ -114,12 +137,9 @@ pub enum Step<S, E> {
     Stays,
     /// No server has it yet.
     Waits,
-    /// Another server has it.
-    Moved(S),
-    /// Another server has it on trial. The one that had it keeps it until [`Survival::is_on_trial`] ends.
-    Tried(S),
-    /// The server for what follows its context has it.
-    HandedOver(S),
+    /// Another server has it, for this reason; `None`: for what follows its context. While [`Survival::is_on_trial`], the
+    /// one that had it keeps it.
+    Moved(S, Option<RetryReason>),
     /// It ends.
     Failed(E),
 }
@@ -207,8 +227,6 @@ pub struct Survival<E> {
     is_paused: bool,
     /// When its context was computed, until the first output after it.
     handed_over: Option<Instant>,
-    /// Why it moved last.
-    reason: Option<RetryReason>,
     report: Report,
 }
 
@@ -229,14 +247,8 @@ impl<E> Survival<E> {
             has_outlived: false,
             is_paused: false,
             handed_over: None,
-            reason: None,
             report: Report::default(),
         }
-    }
-
-    /// Why it moved last; `None`: it has not.
-    pub fn reason(&self) -> Option<RetryReason> {
-        self.reason
     }
 
     /// How another server brings what follows.
@@ -465,19 +477,16 @@ impl<E> Survival<E> {
             if is_dear || waited >= wait || request.is_over() {
                 return self.give_up();
             }
-            // That server has it no longer, and has nothing against it.
-            let may_return = lost == Some(RetryReason::Full) || reason.is_none();
-            match request.send(now, may_return) {
+            match request.send(now, reason) {
                 Ok(sent) => {
                     self.cause = None;
                     let Some(reason) = reason else {
                         self.handed_over = self.since.take();
-                        return Step::HandedOver(sent);
+                        return Step::Moved(sent, None);
                     };
-                    self.reason = Some(reason);
                     let Some(notice) = notice else {
                         self.moved(reason, tokens);
-                        return Step::Moved(sent);
+                        return Step::Moved(sent, Some(reason));
                     };
                     let leaves = notice == Notice::Leaving;
                     self.trial = Some(Trial {
@@ -486,11 +495,11 @@ impl<E> Survival<E> {
                         since: time,
                         until: leaves.then(|| Box::pin(tokio::time::sleep(TRIAL))),
                     });
-                    return Step::Tried(sent);
+                    return Step::Moved(sent, Some(reason));
                 }
                 Err(NotDispatched::NoWorker)
                     if lost.is_some()
-                        && !may_return
+                        && !may_return(lost)
                         && self.is_long_lost()
                         && now.server_stays() =>
                 {

@@ -16,6 +16,8 @@ use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_traces::{TraceContext, Tracer};
 use parking_lot::Mutex;
 use tokio::time::Instant;
+
+use crate::metrics::RetryReason;
 use tonic::metadata::{MetadataMap, MetadataValue};
 
 use self::spans::make;
@@ -66,8 +68,6 @@ struct Course {
     /// When its body was there and it was admitted.
     received: Option<Instant>,
     attempts: Vec<Attempt>,
-    /// Why the server that has the request is to be given up.
-    leaving: Option<&'static str>,
     status: Option<u16>,
     /// Of gRPC.
     code: Option<i32>,
@@ -83,8 +83,8 @@ struct Attempt {
     method: &'static str,
     sent: Instant,
     server: Box<str>,
-    /// When it was given up there, and why; `None`: this is where it ended.
-    lost: Option<(Instant, &'static str)>,
+    /// When another server got it, and what was wrong with this one, if anything was; `None`: this is where it ended.
+    left: Option<(Instant, Option<&'static str>)>,
 }
 
 /// What was generated.
@@ -160,22 +160,27 @@ impl Trace {
         Some(Sending { context, since })
     }
 
-    /// Notes that the request was sent to `server`, by KServe's `method`.
-    pub fn sent(&self, sending: Option<Sending>, method: &'static str, server: &str) {
+    /// Notes that the request was sent to `server`, by KServe's `method`, `because` of what was wrong with the server before.
+    pub fn sent(
+        &self,
+        sending: Option<Sending>,
+        method: &'static str,
+        server: &str,
+        because: Option<RetryReason>,
+    ) {
         let (Self::Recorded(trace), Some(Sending { context, since })) = (self, sending) else {
             return;
         };
         let mut course = trace.course.lock();
-        let reason = course.leaving.take();
         if let Some(last) = course.attempts.last_mut() {
-            last.lost = Some((since, reason.unwrap_or("lost")));
+            last.left = Some((since, because.map(|reason| reason.label())));
         }
         course.attempts.push(Attempt {
             context,
             method,
             sent: since,
             server: server.into(),
-            lost: None,
+            left: None,
         });
     }
 
@@ -212,11 +217,6 @@ impl Trace {
     /// Notes that the body was there and the request admitted.
     pub fn received(&self) {
         self.note(|course| course.received = Some(Instant::now()));
-    }
-
-    /// Notes why the server that has the request is given up, if another one takes it.
-    pub fn leaving(&self, reason: &'static str) {
-        self.note(|course| course.leaving = Some(reason));
     }
 
     /// Notes the first output, if none has come yet.

@@ -16,7 +16,7 @@ const CRATE: Arrows = &[
     ("metrics", &[]),
     ("model", &[]),
     ("chat_templates", &["model"]),
-    ("trace", &[]),
+    ("trace", &["metrics"]),
     ("phases", &["model"]),
     ("prompt_request", &["model", "phases", "trace"]),
     ("handles", &[]),

@@ -41,7 +41,7 @@ impl Mover for Request {
     type Error = ();
     type Work = Stays;
 
-    fn send(&mut self, _: &mut Stays, _: bool) -> Result<Stays, NotDispatched> {
+    fn send(&mut self, _: &mut Stays, _: Option<RetryReason>) -> Result<Stays, NotDispatched> {
         match self.is_taken {
             true => Ok(Stays::default()),
             false => Err(NotDispatched::NoWorker),
@@ -84,7 +84,7 @@ async fn a_second_loss_has_its_own_time_until_its_server_is_missed() {
     let mut now = Stays::default();
     lose(&mut survival).unwrap();
     let moved = survival.poll(&mut context, &mut Request { is_taken: true }, &mut now);
-    assert!(matches!(moved, Step::Moved(_)));
+    assert!(matches!(moved, Step::Moved(..)));
     // It repeats what was said, and brings nothing new until it is lost as well.
     sleep(ENDING).await;
     lose(&mut survival).unwrap();

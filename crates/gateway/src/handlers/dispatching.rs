@@ -1,9 +1,9 @@
 //! The prompts of a prepared request on their way to one worker, from the beginning or to continue. When they go there
 //! is `upstream`'s.
 
-use inflight_upstream::connection::Connection;
 use inflight_upstream::delivery::Tried;
 use inflight_upstream::dispatch::{Dispatched, NotDispatched, dispatch};
+use inflight_upstream::metrics::RetryReason;
 use inflight_upstream::phases::Phases;
 use inflight_upstream::prompt_request::PromptRequest;
 use inflight_upstream::survival::Way;
@@ -13,25 +13,17 @@ use tokio::time::Instant;
 use super::prepared::Prepared;
 use crate::middleware::RequestContext;
 use crate::state::AppState;
-
-/// What a request continues with at another worker.
-#[derive(Clone, Copy)]
-pub(super) struct Progress<'a> {
-    pub(super) way: Way,
-    /// What does not get it again.
-    pub(super) without: Option<&'a Connection>,
-    /// What each choice has generated; `None`: it has ended.
-    pub(super) generated: &'a [Option<&'a [i32]>],
-    pub(super) phases: Phases<'a>,
-}
+use crate::stream::resumption::Progress;
 
 /// Sends all prompts to a worker that has not been tried, from the beginning or to continue. From the beginning, it may be
-/// a worker for contexts, whose answer ends with what another one continues with.
+/// a worker for contexts, whose answer ends with what another one continues with. `because`: of what was wrong with the
+/// worker that had it.
 pub(super) fn dispatch_prompts(
     state: &AppState,
     prepared: &Prepared,
     context: &RequestContext,
     tried: &mut Tried,
+    because: Option<RetryReason>,
     progress: Option<Progress<'_>>,
 ) -> Result<Dispatched, NotDispatched> {
     // Looked up again: another worker may have come since.
@@ -82,7 +74,9 @@ pub(super) fn dispatch_prompts(
     };
     drop(prompts);
     let worker = dispatched.handles.worker();
-    context.trace.sent(sending, "ModelStreamInfer", worker);
+    context
+        .trace
+        .sent(sending, "ModelStreamInfer", worker, because);
     Ok(dispatched)
 }
 

@@ -4,14 +4,10 @@
 use std::sync::Arc;
 
 use inflight_openai::ApiError;
-use inflight_upstream::connection::Connection;
 use inflight_upstream::delivery::Tried;
-use inflight_upstream::dispatch::{Dispatched, NotDispatched};
-use inflight_upstream::phases::Phases;
-use inflight_upstream::survival::{Survival, Way};
-use tokio::time::Instant;
+use inflight_upstream::survival::Survival;
 
-use super::dispatching::{Progress, dispatch_prompts};
+use super::dispatching::dispatch_prompts;
 use super::prepared::Prepared;
 use crate::middleware::RequestContext;
 use crate::state::AppState;
@@ -29,60 +25,25 @@ pub(super) fn resumption(
     }
     let way = prepared.way()?;
     let choices = prepared.prompts.len() * prepared.generation.n as usize;
-    let origin = Prompts {
+    let prompts = prepared.prompts.iter();
+    let origin = Origin {
         way,
-        state: Arc::clone(state),
-        prepared: Arc::clone(prepared),
-        context: context.clone(),
+        prompt_tokens: prompts.map(|prompt| prompt.tokens.len()).sum(),
+        deadline: context.deadline,
+        ending: state.ending.clone(),
+        send: {
+            let (state, prepared) = (Arc::clone(state), Arc::clone(prepared));
+            let context = context.clone();
+            Box::new(move |progress| {
+                let because = progress.because;
+                let tried = &mut Tried::default();
+                dispatch_prompts(&state, &prepared, &context, tried, because, Some(progress))
+            })
+        },
     };
     let metrics = state.metrics.upstream.resumes.clone();
     Some((
-        Resumption::new(Box::new(origin), choices),
+        Resumption::new(origin, choices),
         Survival::new(way, state.resume_limits, metrics),
     ))
-}
-
-/// See the module.
-#[derive(Debug)]
-struct Prompts {
-    way: Way,
-    state: Arc<AppState>,
-    prepared: Arc<Prepared>,
-    context: RequestContext,
-}
-
-impl Origin for Prompts {
-    fn resume(
-        &self,
-        without: Option<&Connection>,
-        generated: &[Option<&[i32]>],
-        phases: Phases<'_>,
-    ) -> Result<Dispatched, NotDispatched> {
-        let progress = Progress {
-            way: self.way,
-            without,
-            generated,
-            phases,
-        };
-        dispatch_prompts(
-            &self.state,
-            &self.prepared,
-            &self.context,
-            &mut Tried::default(),
-            Some(progress),
-        )
-    }
-
-    fn is_over(&self) -> bool {
-        self.state.ending.has_begun()
-    }
-
-    fn prompt_tokens(&self) -> usize {
-        let prompts = self.prepared.prompts.iter();
-        prompts.map(|prompt| prompt.tokens.len()).sum()
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        self.context.deadline
-    }
 }

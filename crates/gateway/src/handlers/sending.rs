@@ -85,7 +85,7 @@ impl Deliverable for Sending<'_> {
             context,
             ..
         } = self;
-        let dispatched = dispatch_prompts(state, prepared, context, tried, None);
+        let dispatched = dispatch_prompts(state, prepared, context, tried, because, None);
         let dispatched = dispatched.map_err(|error| match error {
             NotDispatched::NoWorker => error::no_worker(),
             NotDispatched::Full => {

@@ -9,7 +9,7 @@ use inflight_kserve::step::{FinishReason as WorkerReason, PromptLogProbs};
 use inflight_openai::{ApiError, FinishReason, Usage};
 use inflight_upstream::delivery::retry_reason;
 use inflight_upstream::dispatch::{Dispatched, OpenHandles};
-use inflight_upstream::holding::{Holding, Kept, Turn};
+use inflight_upstream::holding::{Holding, Turn};
 use inflight_upstream::inbox::{Deltas, Notice};
 use inflight_upstream::metrics::RetryReason;
 use inflight_upstream::survival::{Report, Survival};
@@ -49,7 +49,7 @@ impl ActiveRequest {
             unfinished: choices.len(),
             choices,
             prompt_log_probs: vec![None; dispatched.handles.count()],
-            holding: Holding::new(&record.request_id, dispatched.into(), resumption),
+            holding: Holding::new(&record.request_id, dispatched, resumption),
             prompt_is_counted: record.prompt_tokens.is_some(),
             has_started: false,
             retry: None,
@@ -67,7 +67,7 @@ impl ActiveRequest {
     ) {
         self.prompt_log_probs = vec![None; dispatched.handles.count()];
         // Stops what the first worker may still be doing.
-        self.holding.restart(dispatched.into());
+        self.holding.restart(dispatched);
         self.note_move(Some(because));
         self.unfinished = choices.len();
         self.choices = choices;
@@ -160,8 +160,7 @@ impl ActiveRequest {
             match self.holding.poll(context) {
                 Turn::Stays => {}
                 Turn::Waits => return Poll::Pending,
-                Turn::Moved(reason) => self.note_move(Some(reason)),
-                Turn::HandedOver => self.note_move(None),
+                Turn::Moved(reason) => self.note_move(reason),
                 Turn::Failed(error) => {
                     self.record.failed(error.status());
                     return Poll::Ready(Err(error));
@@ -185,12 +184,12 @@ impl ActiveRequest {
                 Err(error) => {
                     let reason = self.retry.filter(|_| self.survives());
                     match self.holding.fail(error, reason) {
-                        Ok(Kept::Back(reason)) => {
-                            self.note_move(Some(reason));
+                        Turn::Stays | Turn::Waits => continue,
+                        Turn::Moved(reason) => {
+                            self.note_move(reason);
                             continue;
                         }
-                        Ok(Kept::Waits) => continue,
-                        Err(error) => Err(error),
+                        Turn::Failed(error) => Err(error),
                     }
                 }
             };

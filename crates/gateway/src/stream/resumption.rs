@@ -2,21 +2,22 @@
 //! generated; when it moves is `upstream`'s, and what is sent again is [`Origin`]'s. The choices notice
 //! neither.
 
-use std::sync::Arc;
+use std::fmt;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use inflight_openai::ApiError;
 use inflight_upstream::connection::Connection;
-use inflight_upstream::dispatch::{Dispatched, NotDispatched, OpenHandles};
-use inflight_upstream::inbox::{DeltaDetails, Inbox};
+use inflight_upstream::dispatch::{Dispatched, NotDispatched};
+use inflight_upstream::inbox::DeltaDetails;
+use inflight_upstream::metrics::RetryReason;
 use inflight_upstream::phases::Phases;
-use inflight_upstream::process::Life;
-use inflight_upstream::survival::{Mover, Report, Way, Work};
+use inflight_upstream::survival::{Mover, Report, Way, may_return};
 use inflight_upstream::transcript::Differs;
 use tokio::time::Instant;
 
 use super::generated::{Generated, New};
+use crate::ending::Ending;
 
 /// Says that an answer continued at another worker: in a header of an answer in one piece, behind a stream as a trailer.
 const RESUMED: HeaderName = HeaderName::from_static("x-inflight-resumed");
@@ -27,68 +28,45 @@ pub(crate) fn noted(report: Report) -> HeaderMap {
     value.map(|value| (RESUMED, value)).into_iter().collect()
 }
 
+/// What a request continues with at another worker.
+#[derive(Clone, Copy)]
+pub(crate) struct Progress<'a> {
+    pub(crate) way: Way,
+    /// What does not get it again.
+    pub(crate) without: Option<&'a Connection>,
+    /// What was wrong with the worker that had it; `None`: nothing, its part is done.
+    pub(crate) because: Option<RetryReason>,
+    /// What each choice has generated; `None`: it has ended.
+    pub(crate) generated: &'a [Option<&'a [i32]>],
+    pub(crate) phases: Phases<'a>,
+}
+
+type SendAgain = dyn Fn(Progress<'_>) -> Result<Dispatched, NotDispatched> + Send + Sync;
+
 /// Where a request came from, so that it can be sent again.
-pub(crate) trait Origin: std::fmt::Debug + Send + Sync {
-    /// Sends it to a worker for these phases, but not to `without`, to continue after what each choice has generated;
-    /// `None`: the choice has ended.
-    ///
-    /// # Errors
-    /// None takes it now.
-    fn resume(
-        &self,
-        without: Option<&Connection>,
-        generated: &[Option<&[i32]>],
-        phases: Phases<'_>,
-    ) -> Result<Dispatched, NotDispatched>;
-
-    /// Whether it must end where it is.
-    fn is_over(&self) -> bool;
-
+pub(crate) struct Origin {
+    /// How another worker brings what follows.
+    pub(crate) way: Way,
+    /// Sends it to a worker.
+    pub(crate) send: Box<SendAgain>,
     /// Tokens of all its prompts.
-    fn prompt_tokens(&self) -> usize;
-
+    pub(crate) prompt_tokens: usize,
     /// When it must have been answered.
-    fn deadline(&self) -> Option<Instant>;
+    pub(crate) deadline: Option<Instant>,
+    /// The shutdown from which it ends where it is.
+    pub(crate) ending: Ending,
 }
 
-/// A request at one worker: where its output arrives, and its handles there.
-#[derive(Debug)]
-pub(crate) struct AtWorker {
-    pub(super) inbox: Arc<Inbox>,
-    pub(super) handles: OpenHandles,
-    /// Handles whose counts of the prompt are known from an earlier worker; empty: none.
-    pub(super) counted: Vec<bool>,
-}
-
-impl From<Dispatched> for AtWorker {
-    fn from(dispatched: Dispatched) -> Self {
-        let Dispatched { inbox, handles } = dispatched;
-        Self {
-            inbox,
-            handles,
-            counted: Vec::new(),
-        }
-    }
-}
-
-impl Work for AtWorker {
-    fn server(&self) -> &str {
-        self.handles.worker()
-    }
-
-    fn life(&self) -> &Life {
-        self.handles.connection().life()
-    }
-
-    fn server_stays(&self) -> bool {
-        self.handles.connection().stays()
+impl fmt::Debug for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Origin").finish_non_exhaustive()
     }
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Resumption {
-    origin: Box<dyn Origin>,
+    origin: Origin,
     /// Of each choice.
     generated: Vec<Generated>,
     /// Whether what came last has something new.
@@ -99,7 +77,7 @@ pub(crate) struct Resumption {
 
 impl Resumption {
     /// For a request of so many choices that was sent.
-    pub(crate) fn new(origin: Box<dyn Origin>, choices: usize) -> Self {
+    pub(crate) fn new(origin: Origin, choices: usize) -> Self {
         let generated = std::iter::repeat_with(Generated::default);
         Self {
             origin,
@@ -161,7 +139,7 @@ impl Resumption {
     }
 
     /// Which handles have counted their prompts, at the worker that has the request or before.
-    fn counted(&self, now: &AtWorker) -> Vec<bool> {
+    fn counted(&self, now: &Dispatched) -> Vec<bool> {
         let groups = self.generated.chunks(now.handles.sequences().max(1));
         let has_begun = |group: &[Generated]| group.iter().any(|own| !own.is_empty());
         let was_counted = |group| now.counted.get(group) == Some(&true);
@@ -174,43 +152,52 @@ impl Resumption {
 
 impl Mover for Resumption {
     type Error = ApiError;
-    type Work = AtWorker;
+    type Work = Dispatched;
 
-    fn send(&mut self, now: &mut AtWorker, may_return: bool) -> Result<AtWorker, NotDispatched> {
-        let without = Some(&**now.handles.connection()).filter(|_| !may_return);
+    fn send(
+        &mut self,
+        now: &mut Dispatched,
+        because: Option<RetryReason>,
+    ) -> Result<Dispatched, NotDispatched> {
         let generated: Vec<_> = self.generated.iter().map(Generated::running).collect();
+        let send = |phases| {
+            (self.origin.send)(Progress {
+                way: self.origin.way,
+                without: Some(&**now.handles.connection()).filter(|_| !may_return(because)),
+                because,
+                generated: &generated,
+                phases,
+            })
+        };
         let sent = match &self.context_phase {
             // A worker that cannot continue from its context computes it again.
-            Some(params) => self
-                .origin
-                .resume(without, &generated, Phases::Generation(params))
-                .or_else(|_| self.origin.resume(without, &generated, Phases::Both)),
-            None => self.origin.resume(without, &generated, Phases::Both),
+            Some(params) => send(Phases::Generation(params)).or_else(|_| send(Phases::Both)),
+            None => send(Phases::Both),
         }?;
         // Once: where that fails, its blocks may be gone.
         self.context_phase = None;
-        Ok(AtWorker {
+        Ok(Dispatched {
             counted: self.counted(now),
-            ..AtWorker::from(sent)
+            ..sent
         })
     }
 
-    fn has_moved(&mut self, _: &mut AtWorker, way: Way) {
+    fn has_moved(&mut self, _: &mut Dispatched, way: Way) {
         if way == Way::Replay {
             self.generated.iter_mut().for_each(Generated::replay);
         }
     }
 
     fn is_over(&self) -> bool {
-        self.origin.is_over()
+        self.origin.ending.has_begun()
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.origin.deadline()
+        self.origin.deadline
     }
 
     fn prompt_tokens(&self) -> usize {
-        self.origin.prompt_tokens()
+        self.origin.prompt_tokens
     }
 
     fn generated_tokens(&self) -> usize {

@@ -17,7 +17,7 @@ use super::said::{Taken, cut};
 use super::streams::Responses;
 use super::{given_up, in_band, lost};
 use crate::delivery::{CallContext, GivenUp, retry_reason};
-use crate::holding::{Holding, Kept, Turn};
+use crate::holding::{Holding, Turn};
 use crate::metrics::RetryReason;
 use crate::rpc;
 use crate::survival::{Report, Survival, Way};
@@ -182,12 +182,11 @@ impl ForwardStream {
             return Err(status);
         }
         let reason = retry_reason(status.code());
-        match self.holding.fail(status, reason)? {
-            Kept::Back(reason) => {
-                self.note_move(reason);
-                self.listen();
-            }
-            Kept::Waits => self.holding.work_mut().rest = None,
+        match self.holding.fail(status, reason) {
+            Turn::Stays => {}
+            Turn::Waits => self.holding.work_mut().rest = None,
+            Turn::Moved(reason) => self.moved(reason),
+            Turn::Failed(status) => return Err(status),
         }
         Ok(())
     }
@@ -212,9 +211,10 @@ impl ForwardStream {
     }
 
     /// Notes which server has it now, and why the one that had it does not keep it.
-    fn note_move(&self, reason: RetryReason) {
+    fn moved(&mut self, reason: Option<RetryReason>) {
         let address = &self.holding.work().open.slot.address;
-        self.context.sent(address, Some(reason));
+        self.context.sent(address, reason);
+        self.listen();
     }
 
     /// Looks for what is not a response. Pending: nothing ends it.
@@ -249,13 +249,9 @@ impl Stream for ForwardStream {
         }
         loop {
             match self.holding.poll(context) {
-                // A call of KServe's goes whole.
-                Turn::Stays | Turn::HandedOver => {}
+                Turn::Stays => {}
                 Turn::Waits => return self.poll_events(context),
-                Turn::Moved(reason) => {
-                    self.note_move(reason);
-                    self.listen();
-                }
+                Turn::Moved(reason) => self.moved(reason),
                 Turn::Failed(status) => return self.end_with(status),
             }
             let Some(rest) = &mut self.holding.work_mut().rest else {

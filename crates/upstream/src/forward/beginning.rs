@@ -29,7 +29,7 @@ pub(super) struct Beginning<'a> {
 impl Deliverable for Beginning<'_> {
     type Error = Status;
 
-    fn send(&mut self, tried: &mut Tried, _: Option<RetryReason>) -> Result<Sent, Status> {
+    fn send(&mut self, tried: &mut Tried, because: Option<RetryReason>) -> Result<Sent, Status> {
         let Self {
             forward,
             context,
@@ -40,7 +40,7 @@ impl Deliverable for Beginning<'_> {
         } = self;
         let Prepared { target, since, .. } = prepared;
         let is_again = !tried.is_empty();
-        let open = forward.open(*asked, target, tried)?;
+        let open = forward.open(*asked, target, tried, because)?;
         let sent = open.sent();
         let mut own = ModelInferRequest::clone(message);
         if is_again {

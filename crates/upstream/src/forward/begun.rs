@@ -19,10 +19,11 @@ use super::{Forward, Open, given_up};
 use crate::delivery::{CallContext, GivenUp};
 use crate::dispatch::NotDispatched;
 use crate::inbox::Notice;
+use crate::metrics::RetryReason;
 use crate::pool::Pool;
 use crate::process::Life;
 use crate::stops::Source;
-use crate::survival::{Mover, Survival, Way, Work};
+use crate::survival::{Mover, Survival, Way, Work, may_return};
 use crate::table::Picked;
 
 /// A stream's request at one server.
@@ -162,7 +163,11 @@ impl Mover for Begun {
     type Error = Status;
     type Work = AtServer;
 
-    fn send(&mut self, now: &mut AtServer, may_return: bool) -> Result<AtServer, NotDispatched> {
+    fn send(
+        &mut self,
+        now: &mut AtServer,
+        because: Option<RetryReason>,
+    ) -> Result<AtServer, NotDispatched> {
         let message = &self.message;
         let table = &self.forward.table;
         // Not a text's: to encode it takes too long here.
@@ -172,14 +177,14 @@ impl Mover for Begun {
             shares: self.may_share,
             ..Asked::stream(message, &self.call, prompt.as_ref())
         };
-        let fits = |picked: &Picked| self.suits(now, picked, may_return);
+        let fits = |picked: &Picked| self.suits(now, picked, may_return(because));
         let picked = self.forward.pick_that(asked, fits);
         let (picked, placed) = picked.map_err(|_| NotDispatched::NoWorker)?;
         let again = self.again().map_err(|_| NotDispatched::NoWorker)?;
         let open = Open::new(&picked, placed, asked.link(&picked.pool));
         let source = self.call.named.as_ref().and_then(|named| named.source());
         // It writes into the request what is sent.
-        asked.trace_sent(&picked.slot);
+        asked.trace_sent(&picked.slot, because);
         let responses = self.forward.start(again, &open, asked, None);
         let responses = responses.map_err(|status| match status.code() {
             Code::ResourceExhausted => NotDispatched::Full,

@@ -162,14 +162,14 @@ impl<'a> Asked<'a> {
     }
 
     /// Notes in the request's trace that it was sent.
-    pub(super) fn trace_sent(self, slot: &WorkerSlot) {
+    pub(super) fn trace_sent(self, slot: &WorkerSlot, because: Option<RetryReason>) {
         if self.works {
             let trace = &self.context.trace;
             let method = match self.is_stream {
                 true => "ModelStreamInfer",
                 false => "ModelInfer",
             };
-            trace.sent(trace.sending(), method, &slot.address);
+            trace.sent(trace.sending(), method, &slot.address, because);
         }
     }
 
@@ -191,6 +191,7 @@ impl Forward {
         asked: Asked<'_>,
         target: &Target,
         tried: &mut Tried,
+        because: Option<RetryReason>,
     ) -> Result<Open, Status> {
         let (picked, placed, link) = match target {
             Target::Same(source) if tried.is_empty() => {
@@ -204,7 +205,7 @@ impl Forward {
             }
         };
         tried.add(&picked.slot.address);
-        asked.trace_sent(&picked.slot);
+        asked.trace_sent(&picked.slot, because);
         Ok(Open::new(&picked, placed, link))
     }
 
@@ -254,8 +255,8 @@ where
 {
     type Error = Status;
 
-    fn send(&mut self, tried: &mut Tried, _: Option<RetryReason>) -> Result<Sent, Status> {
-        let open = self.forward.open(self.asked, &self.target, tried)?;
+    fn send(&mut self, tried: &mut Tried, because: Option<RetryReason>) -> Result<Sent, Status> {
+        let open = (self.forward).open(self.asked, &self.target, tried, because)?;
         let sent = open.sent();
         let answer = Box::pin((self.ask)(&open));
         self.current = Some((open, answer));

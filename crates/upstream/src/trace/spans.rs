@@ -35,8 +35,8 @@ pub(super) fn make(trace: &RequestTrace, course: Course, end: Instant) -> Spans 
 }
 
 fn at_server(attempt: &Attempt, end: Instant, error: Option<&str>) -> Span {
-    let (end, error) = match attempt.lost {
-        Some((at, reason)) => (at, Some(reason)),
+    let (end, error) = match attempt.left {
+        Some((at, reason)) => (at, reason),
         None => (end, error),
     };
     let (host, port) = match attempt.server.rsplit_once(':') {
