@@ -44,7 +44,6 @@ mod batches;
 mod cli;
 mod client;
 mod console;
-mod ending;
 mod error;
 mod grpc;
 mod guide;

@@ -261,7 +261,6 @@ async fn serve_ports<L: Listener>(
     };
     let interrupt = || {
         state.ending.begin();
-        state.forward.interrupt();
         for slot in state.table.workers().iter() {
             for connection in slot.connections().iter() {
                 connection.fail_all("the gateway is shutting down");

@@ -7,6 +7,7 @@ use std::time::Duration;
 use inflight_openai::ReasoningField;
 use inflight_traces::Tracer;
 use inflight_upstream::delivery::ResumeLimits;
+use inflight_upstream::ending::Ending;
 use inflight_upstream::forward::Forward;
 use inflight_upstream::model::formats::Formats;
 use inflight_upstream::phases::Disaggregate;
@@ -16,7 +17,6 @@ use tokio::time::Instant;
 use crate::access::Access;
 use crate::admission::{Admission, Work};
 use crate::batches::Batches;
-use crate::ending::Ending;
 use crate::guide::Guides;
 use crate::images::{Images, Rules};
 use crate::metrics::Metrics;
@@ -94,6 +94,7 @@ impl AppState {
             .max(MIN_BODY_MEMORY);
         // Discovery fills it.
         let table = Arc::new(Table::new(&[]).counted(metrics.upstream.placements.clone()));
+        let ending = Ending::default();
         let resume_limits = ResumeLimits {
             most: options.max_resumes,
             wait: Duration::from_secs(options.resume_wait_s),
@@ -106,6 +107,7 @@ impl AppState {
                 Arc::clone(&table),
                 Arc::clone(&metrics.upstream),
                 resume_limits,
+                ending.clone(),
             )),
             table,
             metrics,
@@ -139,7 +141,7 @@ impl AppState {
             access: Access::new(options),
             tracer,
             draining: AtomicBool::new(false),
-            ending: Ending::default(),
+            ending,
         })
     }
 

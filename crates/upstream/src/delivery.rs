@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::Code;
 
+use super::ending::Ending;
 use super::pulse::Pulse;
 use super::stops::{Caller, Named};
 use crate::metrics::{RetryLabels, RetryReason};
@@ -301,8 +301,8 @@ async fn wait<R: Deliverable>(
     }
 }
 
-/// Resolves when a request is to end, to why. `interrupted` is set when the gateway ends.
-pub async fn ended(mut interrupted: watch::Receiver<bool>, deadline: Option<Instant>) -> GivenUp {
+/// Resolves when a request is to end, to why.
+pub async fn ended(ending: Ending, deadline: Option<Instant>) -> GivenUp {
     let timed_out = async {
         match deadline {
             Some(deadline) => tokio::time::sleep_until(deadline).await,
@@ -311,7 +311,7 @@ pub async fn ended(mut interrupted: watch::Receiver<bool>, deadline: Option<Inst
     };
     tokio::select! {
         () = timed_out => GivenUp::TimedOut,
-        _ = interrupted.wait_for(|interrupted| *interrupted) => GivenUp::ShuttingDown,
+        () = ending.begun() => GivenUp::ShuttingDown,
     }
 }
 

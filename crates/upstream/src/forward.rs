@@ -22,7 +22,6 @@ use inflight_kserve::inference::{ModelInferRequest, ModelMetadataResponse};
 use inflight_kserve::stop::asks_to_stop;
 use inflight_kserve::streamed::ResponseView;
 use parking_lot::Mutex;
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tonic::{Request, Status};
 
@@ -35,6 +34,7 @@ pub use self::service::ForwardCall;
 use self::streams::{OnItsWay, Responses, may_share};
 use super::classify::classify;
 use super::delivery::{CallContext, ResumeLimits, deliver, ended};
+use super::ending::Ending;
 use super::stops::{Source, Stops};
 use super::table::{NoPeer, Picked, Table};
 use crate::metrics::Metrics;
@@ -58,8 +58,8 @@ pub struct Forward {
     /// The same for those of several gateways.
     salt: u32,
     stops: Stops,
-    /// Set when open calls are to end.
-    interrupted: watch::Sender<bool>,
+    /// When open calls are to end.
+    ending: Ending,
     /// How far a stream that has begun may continue at other servers.
     limits: ResumeLimits,
 }
@@ -113,8 +113,13 @@ fn refuse_shared_memory(message: &ModelInferRequest) -> Result<(), Status> {
 }
 
 impl Forward {
-    /// Calls go to the servers of `table`.
-    pub fn new(table: Arc<Table>, metrics: Arc<Metrics>, limits: ResumeLimits) -> Self {
+    /// Calls go to the servers of `table`, and those that are open fail at the `ending`.
+    pub fn new(
+        table: Arc<Table>,
+        metrics: Arc<Metrics>,
+        limits: ResumeLimits,
+        ending: Ending,
+    ) -> Self {
         Self {
             table,
             metrics,
@@ -122,7 +127,7 @@ impl Forward {
             requests: AtomicU64::new(0),
             salt: rand::random(),
             stops: Stops::default(),
-            interrupted: watch::Sender::new(false),
+            ending,
             limits,
         }
     }
@@ -131,11 +136,6 @@ impl Forward {
     pub fn is_ready(&self) -> bool {
         let workers = self.table.workers();
         workers.iter().any(|slot| slot.takes_calls())
-    }
-
-    /// Ends every open call with an error.
-    pub fn interrupt(&self) {
-        self.interrupted.send_replace(true);
     }
 
     /// Sends one request, and waits for its first response.
@@ -179,7 +179,7 @@ impl Forward {
             prepared: &prepared,
             stream: None,
         };
-        let mut until = ended(self.interrupted.subscribe(), context.deadline).boxed();
+        let mut until = ended(self.ending.clone(), context.deadline).boxed();
         deliver(&mut beginning, &context, &mut until, &self.metrics.retries).await?;
         context.trace.output(Instant::now());
         let stream = beginning.stream.map(|stream| stream.until(until));

@@ -7,6 +7,7 @@ use inflight_testkit::layers::{Arrows, check, no_circles};
 
 #[rustfmt::skip]
 const CRATE: Arrows = &[
+    ("ending", &[]),
     ("inbox", &[]),
     ("pulse", &[]),
     ("process", &[]),
@@ -32,12 +33,12 @@ const CRATE: Arrows = &[
     ("adapter_control", &["rpc", "slot", "table"]),
     ("context", &["chat_templates", "metrics", "shared_stream", "table"]),
     ("stops", &["pool", "table"]),
-    ("delivery", &["metrics", "pulse", "stops", "trace"]),
+    ("delivery", &["ending", "metrics", "pulse", "stops", "trace"]),
     ("dispatch", &["connection", "delivery", "handles", "inbox", "phases", "placement", "prompt_request", "registry", "request_queue", "table"]),
     ("transcript", &[]),
     ("survival", &["delivery", "dispatch", "inbox", "metrics", "process"]),
     ("holding", &["inbox", "metrics", "survival"]),
-    ("forward", &["classify", "delivery", "dispatch", "holding", "inbox", "metrics", "model", "placement", "pool", "process", "rpc", "shared_stream", "slot", "stops", "survival", "table", "transcript"]),
+    ("forward", &["classify", "delivery", "dispatch", "ending", "holding", "inbox", "metrics", "model", "placement", "pool", "process", "rpc", "shared_stream", "slot", "stops", "survival", "table", "transcript"]),
     ("inflight", &["chat_templates", "connection", "context", "handles", "metrics", "model", "peer", "phases", "placement", "pool", "prompt_request", "registry", "request_queue", "rpc", "slot"]),
     ("triton", &["chat_templates", "classify", "connection", "context", "handles", "inbox", "metrics", "model", "peer", "pool", "prompt_request", "pulse", "registry", "request_queue", "rpc", "slot", "trace"]),
     ("connect", &["context", "inflight", "rpc", "slot", "triton"]),

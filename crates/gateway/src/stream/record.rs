@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use inflight_upstream::ending::Ending;
 use inflight_upstream::metrics::RetryReason;
 use inflight_upstream::trace::{Generated, Trace};
 use tokio::time::Instant;
 
 use crate::admission::Admitted;
 use crate::client::Owner;
-use crate::ending::Ending;
 use crate::log::millis;
 use crate::metrics::{IntervalBatch, Metrics, ModelMetrics};
 use crate::requests::{End, Facts, OpenFacts, Requests};

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use inflight_openai::ApiError;
 use inflight_upstream::connection::Connection;
 use inflight_upstream::dispatch::{Dispatched, NotDispatched};
+use inflight_upstream::ending::Ending;
 use inflight_upstream::inbox::DeltaDetails;
 use inflight_upstream::metrics::RetryReason;
 use inflight_upstream::phases::Phases;
@@ -17,7 +18,6 @@ use inflight_upstream::transcript::Differs;
 use tokio::time::Instant;
 
 use super::generated::{Generated, New};
-use crate::ending::Ending;
 
 /// Says that an answer continued at another worker: in a header of an answer in one piece, behind a stream as a trailer.
 const RESUMED: HeaderName = HeaderName::from_static("x-inflight-resumed");

@@ -209,7 +209,7 @@ impl Mover for Begun {
     }
 
     fn is_over(&self) -> bool {
-        *self.forward.interrupted.borrow() || !self.said.can_continue()
+        self.forward.ending.has_begun() || !self.said.can_continue()
     }
 
     fn deadline(&self) -> Option<Instant> {

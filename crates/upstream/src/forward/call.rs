@@ -229,7 +229,7 @@ impl Forward {
             current: None,
             answer: None,
         };
-        let until = ended(self.interrupted.subscribe(), context.deadline);
+        let until = ended(self.ending.clone(), context.deadline);
         deliver(&mut call, context, until, &self.metrics.retries).await?;
         let answer = call.answer;
         answer.ok_or_else(|| Status::internal("no answer came"))
