@@ -220,7 +220,7 @@ impl Forward {
         about: Option<&str>,
     ) -> Result<Responses, Status> {
         let context = asked.context;
-        message.model_name.clone_from(&open.model);
+        message.model_name.clone_from(&open.picked.model);
         let link = &open.link;
         let shared = if asked.shares { link.shared() } else { None };
         let sent = match shared {

@@ -126,8 +126,8 @@ fn shown(id: &str) -> String {
 
 impl Named {
     /// Notes where the request was sent; again where it moves.
-    pub fn is_at(&self, source: Option<Source>) {
-        self.entry.source.send_replace(source);
+    pub fn is_at(&self, source: Source) {
+        self.entry.source.send_replace(Some(source));
     }
 
     /// Where the request is; `None`: it is not sent yet.

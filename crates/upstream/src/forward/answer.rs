@@ -103,7 +103,7 @@ impl ForwardStream {
     fn listen(&mut self) {
         let way = self.holding.survival().map(Survival::way);
         self.notices = (way == Some(Way::Resume)).then(|| {
-            let mut notices = self.holding.work().open.slot.notices();
+            let mut notices = self.holding.work().slot().notices();
             // The sender lives as long as the slot.
             async move { drop(notices.changed().await) }.boxed()
         });
@@ -112,7 +112,7 @@ impl ForwardStream {
     /// What of a response is for the client. Pending: none of it.
     fn receive(&mut self, message: EncodedResponse) -> Next {
         let at = self.holding.work_mut();
-        at.open.slot.pulse.hear();
+        at.slot().pulse.hear();
         let looked = message.view().and_then(|response| {
             let failed = in_band(&response).err();
             let taken = match (&failed, self.holding.request_mut()) {
@@ -212,7 +212,7 @@ impl ForwardStream {
 
     /// Notes which server has it now, and why the one that had it does not keep it.
     fn moved(&mut self, reason: Option<RetryReason>) {
-        let address = &self.holding.work().open.slot.address;
+        let address = &self.holding.work().slot().address;
         self.context.sent(address, reason);
         self.listen();
     }

@@ -22,6 +22,7 @@ use crate::inbox::Notice;
 use crate::metrics::RetryReason;
 use crate::pool::Pool;
 use crate::process::Life;
+use crate::slot::WorkerSlot;
 use crate::stops::Source;
 use crate::survival::{Mover, Survival, Way, Work, may_return};
 use crate::table::Picked;
@@ -44,9 +45,13 @@ impl AtServer {
         }
     }
 
+    pub(super) fn slot(&self) -> &WorkerSlot {
+        &self.open.picked.slot
+    }
+
     /// What the server gives notice of.
     pub(super) fn notice(&self) -> Option<Notice> {
-        let slot = &self.open.slot;
+        let slot = self.slot();
         if slot.is_leaving() {
             return Some(Notice::Leaving);
         }
@@ -55,13 +60,13 @@ impl AtServer {
 
     /// Whether this is the server that was picked. One that has come back since is another.
     fn is(&self, pool: &Arc<Pool>) -> bool {
-        Arc::ptr_eq(pool, &self.open.pool)
+        Arc::ptr_eq(pool, &self.open.picked.pool)
     }
 }
 
 impl Work for AtServer {
     fn server(&self) -> &str {
-        &self.open.slot.address
+        &self.slot().address
     }
 
     fn life(&self) -> &Life {
@@ -69,7 +74,7 @@ impl Work for AtServer {
     }
 
     fn server_stays(&self) -> bool {
-        let slot = &self.open.slot;
+        let slot = self.slot();
         let served = slot.peer.served();
         slot.takes_calls() && served.is_some_and(|served| self.is(&served.pool))
     }
@@ -118,7 +123,7 @@ impl Begun {
         let ids = inputs.get("input_ids");
         let is_one = ids.is_some_and(|ids| ids.shape.first() == Some(&1))
             && !more_than_one("num_return_sequences");
-        let way = match is_one && open.generator.resumes {
+        let way = match is_one && open.generator.resumes() {
             true => Way::Resume,
             false => Way::Replay,
         };
@@ -128,14 +133,14 @@ impl Begun {
         let asked = asked.and_then(|asked| asked.parameter_choice.as_ref());
         let begun = Self {
             expects_final: asked == Some(&ParameterChoice::BoolParam(true)),
-            weights: open.generator.weights.clone(),
+            weights: open.generator.weights().to_owned(),
             prompt_tokens: ids.map_or(0, |ids| ids.count()),
             forward: Arc::clone(forward),
             call: Arc::clone(call),
             message: Arc::clone(message),
             since,
             may_share,
-            said: Said::new(open.generator.accumulates || is_llmapi),
+            said: Said::new(open.generator.accumulates() || is_llmapi),
             way,
         };
         let metrics = forward.metrics.resumes.clone();
@@ -145,8 +150,8 @@ impl Begun {
     fn suits(&self, now: &AtServer, picked: &Picked, may_return: bool) -> bool {
         let generator = Generator::of(picked);
         (may_return || !now.is(&picked.pool))
-            && (self.said.is_empty() || generator.weights == self.weights)
-            && (self.way == Way::Replay || generator.resumes)
+            && (self.said.is_empty() || generator.weights() == self.weights)
+            && (self.way == Way::Replay || generator.resumes())
     }
 
     fn again(&self) -> Result<ModelInferRequest, TensorError> {
@@ -181,10 +186,11 @@ impl Mover for Begun {
         let picked = self.forward.pick_that(asked, fits);
         let (picked, placed) = picked.map_err(|_| NotDispatched::NoWorker)?;
         let again = self.again().map_err(|_| NotDispatched::NoWorker)?;
-        let open = Open::new(&picked, placed, asked.link(&picked.pool));
-        let source = self.call.named.as_ref().and_then(|named| named.source());
         // It writes into the request what is sent.
         asked.trace_sent(&picked.slot, because);
+        let link = asked.link(&picked.pool);
+        let open = Open::new(picked, placed, link);
+        let source = self.call.named.as_ref().and_then(|named| named.source());
         let responses = self.forward.start(again, &open, asked, None);
         let responses = responses.map_err(|status| match status.code() {
             Code::ResourceExhausted => NotDispatched::Full,
@@ -196,7 +202,7 @@ impl Mover for Begun {
 
     fn has_moved(&mut self, now: &mut AtServer, way: Way) {
         if self.said.is_empty() {
-            self.weights.clone_from(&now.open.generator.weights);
+            now.open.generator.weights().clone_into(&mut self.weights);
         }
         if way == Way::Replay {
             self.said.replay();
@@ -204,7 +210,7 @@ impl Mover for Begun {
         if let Some(named) = &self.call.named
             && let Some(source) = now.source.take()
         {
-            named.is_at(Some(source));
+            named.is_at(source);
         }
     }
 

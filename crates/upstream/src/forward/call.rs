@@ -14,6 +14,7 @@ use tonic::{Code, Status};
 use super::prompt::Prompt;
 use super::{Forward, Target};
 use crate::classify::classify;
+use crate::connection::Connection;
 use crate::delivery::{
     CallContext, Deliverable, GivenUp, Sent, Tried, deliver, ended, retry_reason,
 };
@@ -30,63 +31,71 @@ use crate::table::Picked;
 /// An open call at a server.
 #[derive(Debug)]
 pub struct Open {
-    pub(super) slot: Arc<WorkerSlot>,
-    /// Of the server as it is connected now: one that comes back has another.
-    pub(super) pool: Arc<Pool>,
+    pub(super) picked: Picked,
     pub(super) link: Arc<Link>,
-    pub(super) model: String,
     pub(super) generator: Generator,
     pub(super) life: Life,
     /// Why the server was picked, where its reports are heard.
     pub(super) placed: Option<Placed>,
 }
 
-/// What generates the answers of a model, as far as they may continue elsewhere.
-#[derive(Debug, Default)]
+/// What generates the answers of a model, as far as they may continue elsewhere: its connection as it was then.
+#[derive(Debug)]
 pub(super) struct Generator {
-    /// Whether the model takes what was generated elsewhere.
-    pub(super) resumes: bool,
-    /// A hash of its weights; empty: unknown.
-    pub(super) weights: String,
-    /// Whether each response has the text so far.
-    pub(super) accumulates: bool,
+    one: Option<Arc<Connection>>,
+    /// Whether it is the model itself, and no model before it.
+    is_core: bool,
 }
 
 impl Generator {
     pub(super) fn of(picked: &Picked) -> Self {
         let one = picked.generates();
-        let core = one
+        let is_core = one
             .as_ref()
-            .filter(|one| one.served.description.core_model_name == picked.model);
-        Self {
-            resumes: core.is_some_and(|core| core.resumes()),
-            accumulates: core
-                .and_then(|core| core.served.triton())
-                .is_some_and(|model| model.accumulates),
-            weights: one.map_or_else(String::new, |one| one.served.description.weights.clone()),
-        }
+            .is_some_and(|one| one.served.description.core_model_name == picked.model);
+        Self { one, is_core }
+    }
+
+    fn core(&self) -> Option<&Connection> {
+        self.one.as_deref().filter(|_| self.is_core)
+    }
+
+    /// Whether the model takes what was generated elsewhere.
+    pub(super) fn resumes(&self) -> bool {
+        self.core().is_some_and(Connection::resumes)
+    }
+
+    /// Whether each response has the text so far.
+    pub(super) fn accumulates(&self) -> bool {
+        let model = self.core().and_then(|core| core.served.triton());
+        model.is_some_and(|model| model.accumulates)
+    }
+
+    /// A hash of its weights; empty: unknown.
+    pub(super) fn weights(&self) -> &str {
+        let one = self.one.as_ref();
+        one.map_or("", |one| &one.served.description.weights)
     }
 }
 
 impl Open {
-    pub(super) fn new(picked: &Picked, placed: Option<Placed>, link: Arc<Link>) -> Self {
+    pub(super) fn new(picked: Picked, placed: Option<Placed>, link: Arc<Link>) -> Self {
         picked.slot.peer.enter();
         Self {
-            slot: Arc::clone(&picked.slot),
-            pool: Arc::clone(&picked.pool),
-            link,
-            model: picked.model.clone(),
-            generator: Generator::of(picked),
+            generator: Generator::of(&picked),
             life: picked.slot.life(),
+            picked,
+            link,
             placed,
         }
     }
 
     /// The server, for who waits for its answer.
     pub(super) fn sent(&self) -> Sent {
+        let slot = &self.picked.slot;
         Sent {
-            address: Arc::clone(&self.slot.address),
-            pulse: Arc::clone(&self.slot.pulse),
+            address: Arc::clone(&slot.address),
+            pulse: Arc::clone(&slot.pulse),
         }
     }
 
@@ -97,24 +106,19 @@ impl Open {
         }
     }
 
-    /// Where a request of this id is, for one that is about it. `None` once the server is lost.
-    pub(super) fn source(&self, id: &str) -> Option<Source> {
-        let picked = Picked {
-            slot: Arc::clone(&self.slot),
-            pool: Arc::clone(&self.slot.peer.served()?.pool),
-            model: self.model.clone(),
-        };
-        Some(Source {
-            picked,
+    /// Where a request of this id is, for one that is about it.
+    pub(super) fn source(&self, id: &str) -> Source {
+        Source {
+            picked: self.picked.clone(),
             link: Arc::clone(&self.link),
             id: id.to_owned(),
-        })
+        }
     }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.slot.peer.leave();
+        self.picked.slot.peer.leave();
     }
 }
 
@@ -206,7 +210,7 @@ impl Forward {
         };
         tried.add(&picked.slot.address);
         asked.trace_sent(&picked.slot, because);
-        Ok(Open::new(&picked, placed, link))
+        Ok(Open::new(picked, placed, link))
     }
 
     /// Makes a call at the server that it is for, or at another one if that cannot answer.
@@ -268,7 +272,7 @@ where
             return Err(Status::internal("the call was not sent"));
         };
         self.answer = Some(answer.as_mut().await.map_err(lost)?);
-        open.slot.pulse.hear();
+        open.picked.slot.pulse.hear();
         Ok(())
     }
 

@@ -56,7 +56,7 @@ impl Forward {
         };
         let ask = |open: &Open| {
             let mut message = message.clone();
-            message.model_name.clone_from(&open.model);
+            message.model_name.clone_from(&open.picked.model);
             shorten_timeout(&mut message, since);
             if let Some(named) = &context.named {
                 named.is_at(open.source(&message.id));
@@ -93,7 +93,7 @@ impl Forward {
             ..context.clone()
         };
         let asked = Asked::question(model, context);
-        let ask = move |open: &Open| ask(open.link.client(), open.model.clone());
+        let ask = move |open: &Open| ask(open.link.client(), open.picked.model.clone());
         let answer = self.call(asked, Target::Any, ask).await?;
         Ok(answer.into_inner())
     }
