@@ -6,10 +6,12 @@
 //! kernel reports both without a read.
 
 use std::io;
+use std::net::Shutdown;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -17,19 +19,20 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 /// The stream for who reads and writes it; shut down when dropped.
 #[derive(Debug)]
 pub struct WatchedStream {
-    read: Arc<OwnedReadHalf>,
-    write: OwnedWriteHalf,
+    /// A half for its own, which knows after a read whether more is there: shared, it would have to ask the kernel.
+    read: OwnedReadHalf,
+    write: Arc<OwnedWriteHalf>,
 }
 
 /// The stream for who watches.
 #[derive(Debug)]
-pub struct HangUp(Arc<OwnedReadHalf>);
+pub struct HangUp(Arc<OwnedWriteHalf>);
 
 /// Both shares of `stream`.
 pub fn watch(stream: TcpStream) -> (WatchedStream, HangUp) {
     let (read, write) = stream.into_split();
-    let read = Arc::new(read);
-    let hang_up = HangUp(Arc::clone(&read));
+    let write = Arc::new(write);
+    let hang_up = HangUp(Arc::clone(&write));
     (WatchedStream { read, write }, hang_up)
 }
 
@@ -51,50 +54,80 @@ impl HangUp {
     }
 }
 
+impl WatchedStream {
+    fn stream(&self) -> &TcpStream {
+        (*self.write).as_ref()
+    }
+
+    /// Writes once the kernel has room.
+    fn poll_with<T>(
+        &self,
+        context: &mut Context<'_>,
+        write: impl Fn(&TcpStream) -> io::Result<T>,
+    ) -> Poll<io::Result<T>> {
+        loop {
+            ready!(self.stream().poll_write_ready(context))?;
+            match write(self.stream()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return Poll::Ready(result),
+            }
+        }
+    }
+
+    fn end(&self) -> io::Result<()> {
+        match SockRef::from(self.stream()).shutdown(Shutdown::Write) {
+            // The peer was first.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => Ok(()),
+            result => result,
+        }
+    }
+}
+
+impl Drop for WatchedStream {
+    fn drop(&mut self) {
+        // Nobody is left to hear of a failure.
+        let _ = self.end();
+    }
+}
+
 impl AsyncRead for WatchedStream {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let stream: &TcpStream = (*self.read).as_ref();
-        loop {
-            ready!(stream.poll_read_ready(context))?;
-            match stream.try_read_buf(buffer) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                result => return Poll::Ready(result.map(|_| ())),
-            }
-        }
+        Pin::new(&mut self.read).poll_read(context, buffer)
     }
 }
 
 impl AsyncWrite for WatchedStream {
     fn poll_write(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.write).poll_write(context, bytes)
+        self.poll_with(context, |stream| stream.try_write(bytes))
     }
 
     fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
         buffers: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.write).poll_write_vectored(context, buffers)
+        self.poll_with(context, |stream| stream.try_write_vectored(buffers))
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.write.is_write_vectored()
+        true
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.write).poll_flush(context)
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // The kernel has what was written.
+        Poll::Ready(Ok(()))
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.write).poll_shutdown(context)
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.end())
     }
 }
 
