@@ -21,6 +21,7 @@ from inflight.executors.reference.transfer import receiving, wire
 from .support import VOCAB_SIZE, AllTold, collect
 from .support import unpack as unpack_rows
 from .transferring import (
+    PATIENCE_S,
     SIZE,
     TIMEOUT_MS,
     Act,
@@ -47,8 +48,15 @@ def model(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def check(name: str, context: Asking, generation: Asking, params: bytes, reason: str) -> dict[str, Any]:
-    """A generation worker's answer is right although the transfer was not."""
+#: Of a worker whose waiting is not what a test is about: longer than any test.
+PATIENT_MS = int(1e3 * PATIENCE_S)
+
+
+def check(
+    name: str, context: Asking, generation: Asking, params: bytes, reason: str, *, frees: bool = True
+) -> dict[str, Any]:
+    """A generation worker's answer is right although the transfer was not. Without ``frees`` the context
+    worker waits longer than the test for somebody who fetches the rest."""
     with single(name) as whole:
         expected = whole.ask(PROMPT).tokens
     answer = generation.generate(PROMPT, params)
@@ -56,7 +64,7 @@ def check(name: str, context: Asking, generation: Asking, params: bytes, reason:
     transferred = generation.transferred()
     assert transferred[reason] == 1, transferred
     generation.wait_until_free(1.0)
-    if reason != "unreachable":
+    if frees and reason != "unreachable":
         context.wait_until_free(10 * TIMEOUT_MS / 1e3)
     return transferred
 
@@ -78,11 +86,11 @@ def test_nobody_asks_in_time(model: str) -> None:
 
 @pytest.mark.parametrize("bytes_sent", [0, 5, wire.GREETING_BYTES, HEAD - 1, HEAD, HEAD + 7])
 def test_the_connection_is_cut_before_a_block(model: str, bytes_sent: int) -> None:
-    with pair(model, **PIECES) as [context, generation]:
+    with pair(model, kv_transfer_timeout_ms=PATIENT_MS, **PIECES) as [context, generation]:
         told = context.context(PROMPT)
         with peer(passing(told.params, bytes_sent, leave)) as between:
             params = offered(told.params, addresses=between.addresses)
-            assert check(model, context, generation, params, "cut")["blocks"] == 0
+            assert check(model, context, generation, params, "cut", frees=False)["blocks"] == 0
             assert between.connections == 1
 
 
@@ -90,13 +98,15 @@ def test_the_connection_is_cut_before_a_block(model: str, bytes_sent: int) -> No
 def test_some_blocks_come_and_others_do_not(
     model: str, then: Callable[[socket.socket], None], reason: str
 ) -> None:
-    with pair(model, **PIECES) as [context, generation]:
+    # The context worker's hold outlives the test, and who is not silent is waited for.
+    waits = {"kv_transfer_timeout_ms": TIMEOUT_MS if reason == "timeout" else PATIENT_MS}
+    with pair(model, waits, kv_transfer_timeout_ms=PATIENT_MS, **PIECES) as [context, generation]:
         told = context.context(PROMPT)
         store = context.executor._engine.handover._store  # type: ignore[union-attr]
         sent = HEAD + 2 * (wire.PIECE_BYTES + store.block_bytes) + 3
         with peer(passing(told.params, sent, then)) as between:
             params = offered(told.params, addresses=between.addresses)
-            assert check(model, context, generation, params, reason)["blocks"] == 2
+            assert check(model, context, generation, params, reason, frees=False)["blocks"] == 2
 
 
 @pytest.mark.parametrize("cut", [None, 0])
