@@ -32,6 +32,7 @@ from .core.guides import Guides
 from .core.images import ImagePrompt
 from .core.iteration import Iteration
 from .core.masks import Guide
+from .core.prompt_facts import PromptFacts, find_facts
 from .core.refusal import Refused
 from .core.rows import Row, TokenRows, pack
 from .core.seeing import Seeing
@@ -80,6 +81,7 @@ class ReferenceExecutor:
         self._guides_of_incoming: dict[int, Guide | Refused] = {}
         self._loaded: dict[int, Loaded] = {}
         self._images: dict[int, ImagePrompt | Refused] = {}
+        self._facts: dict[int, PromptFacts] = {}
         self._changes: list[Callable[[], None]] = []
         self._arrivals: dict[int, float] = {}
         self._cancelled: list[int] = []
@@ -107,10 +109,13 @@ class ReferenceExecutor:
         waiting: list[Request] = []
         for one in requests:
             (waiting if self._needs_preparation(one) else ready).append(one)
+        # Here, and not in the engine's thread, which every stream waits for.
+        facts = self._find_facts(ready)
         with self._work:
             stopping = self._stopping
             if not stopping:
                 self._incoming.extend(ready)
+                self._facts.update(facts)
                 self._arrivals.update((one.client_id, now_s) for one in ready)
                 self._preparation.put(waiting, now_s)
                 self._work.notify()
@@ -192,6 +197,13 @@ class ReferenceExecutor:
             else:
                 self._leader.dismiss()
         unsettle()
+
+    def _find_facts(self, requests: Sequence[Request]) -> dict[int, PromptFacts]:
+        if not self._engine.pool.reuses:
+            return {}
+        size = self._engine.pool.tokens_per_block
+        found = {one.client_id: find_facts(one, size) for one in requests}
+        return {client_id: facts for client_id, facts in found.items() if facts is not None}
 
     def _needs_preparation(self, request: Request) -> bool:
         if not request.tensors:
@@ -327,6 +339,7 @@ class ReferenceExecutor:
             guides, self._guides_of_incoming = self._guides_of_incoming, {}
             loaded, self._loaded = self._loaded, {}
             images, self._images = self._images, {}
+            facts, self._facts = self._facts, {}
             arrivals, self._arrivals = self._arrivals, {}
             cancelled, self._cancelled = self._cancelled, []
             changes, self._changes = self._changes, []
@@ -335,7 +348,7 @@ class ReferenceExecutor:
             self._make(changes)
         started = time.perf_counter()
         iteration = Iteration(now_s=started, clock=time.perf_counter, is_awaited=self._has_incoming)
-        self._engine.add(incoming, iteration, guides, arrivals, loaded, images)
+        self._engine.add(incoming, iteration, guides, arrivals, loaded, images, facts)
         self._engine.cancel(cancelled, iteration)
         if stopping:
             self._engine.cancel_all(iteration)

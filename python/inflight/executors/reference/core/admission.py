@@ -20,6 +20,7 @@ from .beams import BeamConfig
 from .blocks import blocks_for
 from .context_phase import CONTEXT_ONLY, REQUEST_TYPE
 from .extras import LOG_PROB_IDS, THINKING_BUDGET, THINKING_END_IDS, Extras, read_extras
+from .prompt_facts import PromptFacts
 from .prompt_tuning import PromptTuning
 from .refusal import Refused, invalid
 from .window import CacheWindow
@@ -109,8 +110,9 @@ class Admitted:
     extras: Extras
 
 
-def admit(request: Request, bounds: Bounds, of_images: int = 0) -> Admitted:
-    """Checks one request, of whose prompt so many tokens are ``of_images``. Errors: `Refused`.
+def admit(request: Request, bounds: Bounds, of_images: int = 0, facts: PromptFacts | None = None) -> Admitted:
+    """Checks one request, of whose prompt so many tokens are ``of_images``; ``facts`` is what is known of it.
+    Errors: `Refused`.
 
     ``max_tokens`` beyond the sequence length is clipped, as TensorRT-LLM does; a prompt that leaves no
     room for a token is refused. 0 is allowed: the prompt is processed, for its log probabilities.
@@ -126,7 +128,8 @@ def admit(request: Request, bounds: Bounds, of_images: int = 0) -> Admitted:
         )
     extras = _tell_apart(read_extras(request), prompt, bounds)
     virtual = 0 if extras.prompt_tuning is None else len(extras.prompt_tuning.table)
-    _check_ids("input_ids", request.input_token_ids, bounds.vocab_size + virtual)
+    ends = request.input_token_ids if facts is None else (facts.lowest, facts.highest)
+    _check_ids("input_ids", ends, bounds.vocab_size + virtual)
     _check_supported(request)
     max_tokens = min(request.max_tokens, bounds.max_seq_len - prompt)
     if extras.phase is not None:

@@ -197,7 +197,9 @@ class BlockPool:
     def needed(self, tokens: int) -> list[int]:
         """The places of the blocks that a sequence reads from that token on."""
         places = range(blocks_for(tokens, self.tokens_per_block))
-        gone = range(0) if self.window is None else self.window.gone(tokens, self.tokens_per_block)
+        if self.window is None:
+            return list(places)
+        gone = self.window.gone(tokens, self.tokens_per_block)
         return [place for place in places if place not in gone]
 
     def keep(self, table: BlockTable, tokens: int) -> BlockTable | None:
@@ -246,7 +248,7 @@ class BlockPool:
             return
         if table.closed or missing > self.available:
             raise BlockAccountingError(f"{missing} blocks asked and {self.available} available")
-        table.blocks.extend(self._take() for _ in range(missing))
+        table.blocks.extend(self._take_many(missing))
         self.stats.alloc_total_blocks += missing
         self.stats.alloc_new_blocks += missing
         table.taken += missing
@@ -348,6 +350,21 @@ class BlockPool:
     def log_changes(self) -> ChangeLog | None:
         """Where full blocks' changes are from now on; None where nothing is found again."""
         return self._index.log_changes() if self._index is not None else None
+
+    def _take_many(self, count: int) -> list[int]:
+        """As many times `_take`, which a long prompt's streams would notice."""
+        index = self._index
+        if index is None or self.num_host_blocks:
+            return [self._take() for _ in range(count)]
+        split = max(0, len(self._free) - count)
+        blocks = self._free[split:][::-1]
+        del self._free[split:]
+        blocks += index.evict(count - len(blocks))
+        if len(blocks) < count:
+            raise BlockAccountingError("no block is free or unused")
+        for block in blocks:
+            self._references[block] = 1
+        return blocks
 
     def _take(self) -> int:
         block = self._free.pop() if self._free or self._index is None else self._evict(self._index)

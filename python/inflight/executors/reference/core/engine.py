@@ -27,6 +27,7 @@ from .iteration import Iteration
 from .lanes import LaneRows
 from .masks import Guide
 from .planner import Planner
+from .prompt_facts import PromptFacts
 from .refusal import Refused
 from .requests import Requests
 from .rows import Row
@@ -37,6 +38,7 @@ from .sequence import SequenceState
 _NO_GUIDES: Mapping[int, Guide | Refused] = {}
 _NO_ARRIVALS: Mapping[int, float] = {}
 _NONE_LOADED: Mapping[int, Loaded] = {}
+_NO_FACTS: Mapping[int, PromptFacts] = {}
 _NO_IMAGES: Mapping[int, ImagePrompt | Refused] = {}
 
 
@@ -117,14 +119,16 @@ class Engine:
         arrivals: Mapping[int, float] = _NO_ARRIVALS,
         loaded: Mapping[int, Loaded] = _NONE_LOADED,
         images: Mapping[int, ImagePrompt | Refused] = _NO_IMAGES,
+        facts: Mapping[int, PromptFacts] = _NO_FACTS,
     ) -> None:
         """Queues requests; what cannot be served becomes an errored, final row of ``iteration``. ``guides``
         are those of the requests that ask for one, ``arrivals`` the times since when the requests wait,
-        ``loaded`` the adapters that were not in the cache, ``images`` those of prompts, all by client id."""
+        ``loaded`` the adapters that were not in the cache, ``images`` those of prompts, ``facts`` what is
+        known of long ones, all by client id."""
         for request in requests:
             arrived_s = arrivals.get(request.client_id, iteration.now_s)
             try:
-                self._add(request, guides, arrived_s, loaded, images, iteration)
+                self._add(request, guides, arrived_s, loaded, images, facts, iteration)
             except Refused as refusal:
                 error = refusal.code, refusal.text
                 iteration.output.append(Row(request.client_id, final=True, error=error))
@@ -187,6 +191,7 @@ class Engine:
         arrived_s: float,
         loaded: Mapping[int, Loaded],
         images: Mapping[int, ImagePrompt | Refused],
+        facts: Mapping[int, PromptFacts],
         iteration: Iteration,
     ) -> None:
         client_id = request.client_id
@@ -197,7 +202,8 @@ class Engine:
         given, phase = request, None
         if self.handover is not None:
             request, phase = self.handover.read(given)
-        state = self._intake.receive(request, guide, arrived_s, adapter, waiting, own)
+        known = facts.get(client_id)
+        state = self._intake.receive(request, guide, arrived_s, adapter, waiting, own, known)
         if self.handover is None or phase is None:
             self._requests.add(state)
             return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from itertools import islice
 
 
 @dataclass(slots=True)
@@ -21,7 +22,10 @@ class EvictionOrder:
 
     def add(self, block: int, priority: int) -> None:
         """The block's last user is gone just now."""
-        self._by_priority.setdefault(priority, OrderedDict())[block] = None
+        waiting = self._by_priority.get(priority)
+        if waiting is None:
+            waiting = self._by_priority[priority] = OrderedDict()
+        waiting[block] = None
         self._count += 1
 
     def discard(self, block: int, priority: int) -> bool:
@@ -40,3 +44,19 @@ class EvictionOrder:
         if not self._by_priority:
             return None
         return next(iter(self._by_priority[min(self._by_priority)]))
+
+    def take(self, count: int) -> list[int]:
+        """Takes out those that are worth least, at most ``count``, in order."""
+        taken: list[int] = []
+        while self._by_priority and len(taken) < count:
+            priority = min(self._by_priority)
+            waiting = self._by_priority[priority]
+            blocks = list(islice(waiting, count - len(taken)))
+            if len(blocks) == len(waiting):
+                del self._by_priority[priority]
+            else:
+                for block in blocks:
+                    del waiting[block]
+            taken += blocks
+        self._count -= len(taken)
+        return taken

@@ -19,6 +19,7 @@ from .drafts import LookupConfig
 from .guides import unavailable
 from .images import ImagePrompt
 from .masks import Guide
+from .prompt_facts import PromptFacts
 from .refusal import Refused
 from .seeing import not_taken
 from .sequence import RequestState
@@ -48,12 +49,13 @@ class Intake:
         loaded: Loaded | None,
         num_waiting: int,
         images: ImagePrompt | Refused | None = None,
+        facts: PromptFacts | None = None,
     ) -> RequestState:
         """The state of a request that is served, while ``num_waiting`` sequences wait; ``images`` are those
-        that were taken out of it. Errors: `Refused`."""
+        that were taken out of it, ``facts`` what is known of its prompt. Errors: `Refused`."""
         if isinstance(images, Refused):
             raise images
-        admitted = admit(request, self._bounds, 0 if images is None else images.tokens)
+        admitted = admit(request, self._bounds, 0 if images is None else images.tokens, facts)
         if admitted.extras.images is not None:
             raise not_taken()
         if images is not None:
@@ -82,6 +84,7 @@ class Intake:
             guesses=self._guesses,
             images=images,
         )
+        state.facts = facts
         if admitted.extras.lora is not None:
             state.adapter = self._acquire(admitted.extras.lora, loaded)
             # What one adapter computed is nothing to another.

@@ -450,8 +450,11 @@ class Planner:
     def _hash(self, sequence: SequenceState) -> None:
         if self.pool.reuses:
             size = self.pool.tokens_per_block
-            tokens = sequence.owner.cache_tokens(sequence.context)
-            sequence.hashes = reuse.chain(sequence.owner.cache_root, tokens, size)
+            owner, facts = sequence.owner, sequence.owner.facts
+            known = [] if facts is None else list(facts.hashes)
+            rest = owner.cache_tokens(sequence.context)[len(known) * size :]
+            parent = known[-1] if known else owner.cache_root
+            sequence.hashes = known + reuse.chain(parent, rest, size)
 
     def _store(
         self, sequence: SequenceState, tokens: Sequence[int], hashes: Sequence[bytes], *, ended: bool

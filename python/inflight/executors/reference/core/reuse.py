@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import struct
 import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
-
-import numpy as np
 
 from .cache_changes import ChangeLog, Origin
 from .eviction import EvictionOrder
@@ -54,16 +54,21 @@ def with_extra_ids(tokens: Sequence[int], extra_ids: Sequence[int]) -> Sequence[
 def chain(parent: bytes, tokens: Sequence[int], tokens_per_block: int) -> list[bytes]:
     """The hashes of the full blocks of ``tokens``, which begin at a block's beginning."""
     extra = b""
-    if tokens and max(tokens) >> 32:
+    # Streams wait for a long prompt's: each step here is one of the library for all tokens, but for the hash.
+    try:
+        packed = struct.pack(f"<{len(tokens)}i", *tokens)
+    except struct.error:
         extra = b"".join((token >> 32).to_bytes(_EXTRA_BYTES, "little") for token in tokens)
-        tokens = [token & _TOKEN for token in tokens]
-    packed = np.asarray(tokens, dtype="<i4").tobytes()
+        packed = struct.pack(f"<{len(tokens)}I", *(token & _TOKEN for token in tokens))
     size = 4 * tokens_per_block
     hashes = []
     for start in range(0, len(packed) - size + 1, size):
-        # Without extra ids a block's hash is that of its tokens, whatever the rest of the prompt has.
-        marks = extra[start // 4 * _EXTRA_BYTES : (start + size) // 4 * _EXTRA_BYTES]
-        parent = _digest(parent, packed[start : start + size] + (marks if any(marks) else b""))
+        content = packed[start : start + size]
+        if extra:
+            # Without extra ids a block's hash is that of its tokens, whatever the rest of the prompt has.
+            marks = extra[start // 4 * _EXTRA_BYTES : (start + size) // 4 * _EXTRA_BYTES]
+            content += marks if any(marks) else b""
+        parent = _digest(parent, content)
         hashes.append(parent)
     return hashes
 
@@ -227,7 +232,7 @@ class ReuseIndex:
         self._beginnings.setdefault((parent, content.tokens[0]), {})[block] = None
         self.retain(block, retention)
         priority = content.priority
-        self._note(lambda: _stored(content, priority))
+        self._note(_stored, content, priority)
         # A block with virtual tokens has no name that others know, and none after it gets one.
         if self._log is not None and self._is_full(content) and max(tokens) <= _TOKEN >> 1:
             self._log.store(_short(content_hash), _short(parent), tokens, origin)
@@ -281,7 +286,7 @@ class ReuseIndex:
         if content.expires_s is not None:
             heapq.heappush(self._expiring, (content.expires_s, target))
         old, new = self._level(block), self._level(target)
-        self._note(lambda: _moved(content, old, new))
+        self._note(_moved, content, old, new)
         if self._log is not None and self._is_full(content):
             self._log.move(_short(content.hash), new)
 
@@ -291,15 +296,27 @@ class ReuseIndex:
     def _level(self, block: int) -> int:
         return int(block >= self.first_host_block)
 
+    def evict(self, count: int) -> list[int]:
+        """Forgets unused blocks of the primary level, those first that are worth least: at most ``count``,
+        which it returns."""
+        blocks = self._evictable[0].take(count)
+        for block in blocks:
+            self.forget(block)
+        return blocks
+
     def forget(self, block: int) -> None:
         """The block's content is gone."""
         content = self._content.pop(block)
         del self._by_hash[content.hash]
-        beginning = (content.parent, content.tokens[0])
-        del self._beginnings[beginning][block]
-        if not self._beginnings[beginning]:
-            del self._beginnings[beginning]
-        self._note(lambda: _removed(content))
+        key = (content.parent, content.tokens[0])
+        beginning = self._beginnings[key]
+        del beginning[block]
+        if not beginning:
+            del self._beginnings[key]
+        if self.event_buffer_max_size:
+            self._note(_removed, content)
+        else:
+            self._event_id += 1
         if self._log is not None and self._is_full(content):
             self._log.remove(_short(content.hash))
 
@@ -311,13 +328,13 @@ class ReuseIndex:
             taken.append({"event_id": number, "data": describe()})
         return taken
 
-    def _note(self, describe: Callable[[], dict[str, Any]]) -> None:
+    def _note(self, describe: Callable[..., dict[str, Any]], *of: Any) -> None:
         """Keeps an event, which is written out when somebody asks: streams wait for who stores."""
         self._event_id += 1
         if self.event_buffer_max_size:
             if len(self._events) == self.event_buffer_max_size:
                 self._events.popleft()
-            self._events.append((self._event_id, describe))
+            self._events.append((self._event_id, partial(describe, *of)))
 
 
 def _stored(content: Content, priority: int) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from .images import ImagePrompt
 from .log_probs import chosen_and_named
 from .metrics import SequenceMetrics
 from .pooling import Pool
+from .prompt_facts import PromptFacts
 from .reuse import NO_MATCH, Match, with_extra_ids
 from .rows import PromptRecord, Row, TokenRecord
 from .sampler import SamplerState
@@ -52,6 +53,8 @@ class RequestState:
     arrived_s: float = 0.0
     #: Of a prompt that has some.
     images: ImagePrompt | None = None
+    #: Of a long prompt: what was found out before it came here.
+    facts: PromptFacts | None = None
 
     @property
     def is_embedded(self) -> bool:
