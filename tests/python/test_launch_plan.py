@@ -80,8 +80,8 @@ def test_prompts_and_what_follows_them_have_workers_each() -> None:
     ]
     transceiver = "--executor-option=cache_transceiver_backend="
     assert options == [
-        [f"{transceiver}tcp", "--phases=context"],
-        [f"{transceiver}tcp", f"{transceiver}other", "--phases=generation"],
+        [f"{transceiver}default", "--phases=context"],
+        [f"{transceiver}default", f"{transceiver}other", "--phases=generation"],
     ]
 
 

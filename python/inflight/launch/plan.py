@@ -395,7 +395,7 @@ def _parallel(model: Model) -> Iterator[tuple[str, str]]:
 def _transceiver(model: Model) -> Iterator[tuple[str, str]]:
     # What the entry's own options say, which come later, counts.
     if model.phases != "both" and model.executor == "reference":
-        yield "cache_transceiver_backend", "tcp"
+        yield "cache_transceiver_backend", "default"
 
 
 def _drain(option: str, seconds: float | None) -> list[str]:

@@ -6,7 +6,22 @@ Owns the protocols. An implementation owns the arrays; threads and sockets are `
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+
+class CannotOpenError(Exception):
+    """Another process's cache cannot be read here; the text is a reason for the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """What another process of this host reads a cache by, with the same rights as its owner."""
+
+    #: The implementation's, of a few hundred bytes at most.
+    data: bytes
+    #: Of a file that is mapped; open as long as the cache is.
+    descriptor: int | None = None
 
 
 class BlockBuffer(Protocol):
@@ -22,6 +37,17 @@ class BlockBuffer(Protocol):
         """Copies what is here to blocks, ``after`` a `BlockStore.fence`; done when it returns."""
 
 
+class OpenedBlocks(Protocol):
+    """The cache of another process. Threads may use it at once; its owner writes to it meanwhile."""
+
+    def fetch(self, theirs: Sequence[int], ours: Sequence[int], after: Any) -> None:
+        """Copies blocks to our cache, ``after`` a `BlockStore.fence`; done when it returns. Errors:
+        ValueError for a block that they do not have."""
+
+    def close(self) -> None:
+        """Lets go of it; nothing is copied any more."""
+
+
 class BlockStore(Protocol):
     """The blocks of a cache as bytes. Buffers are used while the runner computes with other blocks."""
 
@@ -34,3 +60,10 @@ class BlockStore(Protocol):
 
     def buffer(self, blocks: int) -> BlockBuffer:
         """A buffer for so many blocks. Any thread may ask."""
+
+    def export(self) -> Export | None:
+        """What other processes of this host can read the blocks by; None where they cannot."""
+
+    def open(self, export: Export) -> OpenedBlocks:
+        """The blocks of another process, from what its `export` returned; any thread may ask. Errors:
+        `CannotOpenError`, also where the bytes are not those of a cache of this layout."""

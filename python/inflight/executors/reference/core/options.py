@@ -30,7 +30,7 @@ CUDA_DEFAULTS: Mapping[str, Any] = {"max_batch_size": 256, "max_num_tokens": 819
 _DEFAULT_NUM_TOKENS = 256
 
 #: Ways of blocks to other workers.
-TRANSCEIVERS = ("tcp",)
+TRANSCEIVERS = ("default", "tcp")
 
 #: TensorRT-LLM's modes of speculative decoding: those that are implemented, and the others.
 SPECULATION_MODES = ("ngram", "draft_target")
@@ -214,7 +214,8 @@ class Options:
     cache_transceiver_backend: str | None = option(
         "choice",
         "How KV cache blocks of prompts go to other workers, for the request types `context_only` and"
-        " `generation_only`; by default not at all",
+        " `generation_only`: `default` in the memory of one host, from GPU to GPU, where both ends have it,"
+        " and else as `tcp`, through a connection; without the option not at all",
         choices=TRANSCEIVERS,
     )
     cache_transceiver_address: str = option(

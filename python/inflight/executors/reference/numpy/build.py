@@ -49,6 +49,7 @@ def build(
             options.tokens_per_block,
             local.num_kv_heads,
             local.head_dim,
+            shared=options.cache_transceiver_backend == "default",
         )
     except MemoryError as error:
         raise OptionError(

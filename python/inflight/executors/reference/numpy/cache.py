@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+
 import numpy as np
 
 from inflight.executors.reference.model.array_types import Float32
@@ -14,13 +17,33 @@ class PagedCache:
     """
 
     def __init__(
-        self, num_layers: int, num_blocks: int, tokens_per_block: int, kv_heads: int, head_dim: int
+        self,
+        num_layers: int,
+        num_blocks: int,
+        tokens_per_block: int,
+        kv_heads: int,
+        head_dim: int,
+        *,
+        shared: bool = False,
     ) -> None:
+        """A ``shared`` one is a file without a name, where the system has such, which others can map."""
         self.tokens_per_block = tokens_per_block
-        shape = (num_blocks * tokens_per_block, kv_heads, head_dim)
+        shape = (2 * num_layers, num_blocks * tokens_per_block, kv_heads, head_dim)
+        #: Of the file.
+        self.descriptor: int | None = None
         # Zeroed pages cost no memory until a block is first written.
-        self.keys: list[Float32] = [np.zeros(shape, dtype=np.float32) for _ in range(num_layers)]
-        self.values: list[Float32] = [np.zeros(shape, dtype=np.float32) for _ in range(num_layers)]
+        if shared and hasattr(os, "memfd_create"):
+            self.descriptor = os.memfd_create("inflight-kv")
+            os.ftruncate(self.descriptor, 4 * int(np.prod(shape)))
+            arrays = np.frombuffer(mmap.mmap(self.descriptor, 0), dtype=np.float32).reshape(shape)
+        else:
+            arrays = np.zeros(shape, dtype=np.float32)
+        self.keys: list[Float32] = list(arrays[:num_layers])
+        self.values: list[Float32] = list(arrays[num_layers:])
+
+    def __del__(self) -> None:
+        if self.descriptor is not None:
+            os.close(self.descriptor)
 
     def copy(self, source: int, target: int, tokens: int) -> None:
         """Copies the first ``tokens`` tokens of one block to another."""

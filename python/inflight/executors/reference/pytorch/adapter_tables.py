@@ -57,7 +57,7 @@ class AdapterTables:
         self._layers = layers
         self._most_rows = most_rows
         self._upload = upload
-        self._side = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self._side = torch.cuda.Stream(device, priority=-1) if device.type == "cuda" else None
         # Both take memory where there are adapters only.
         self._table: Tensor = None
         self._rows: Tensor = None

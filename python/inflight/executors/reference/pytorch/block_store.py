@@ -7,13 +7,21 @@ them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from inflight.executors.reference.core.block_store import Export
+
+from . import opened_blocks
+from .device_memory import DeviceMemoryError
 from .model import TorchModel
+from .opened_blocks import OpenedCache
 from .operations import Tensor
+
+_LOG = logging.getLogger("inflight.reference")
 
 #: Bytes of one copy between host and device. What an iteration copies, a few bytes, waits for one of them.
 _COPIED_BYTES = 1 << 20
@@ -39,6 +47,16 @@ class TorchBlocks:
 
     def buffer(self, blocks: int) -> TorchBuffer:
         return TorchBuffer(self._cache, blocks)
+
+    def export(self) -> Export | None:
+        try:
+            return opened_blocks.export(self._cache)
+        except DeviceMemoryError as error:
+            _LOG.warning("kv cache not exported to other processes of this host reason=%r", str(error))
+            return None
+
+    def open(self, export: Export) -> OpenedCache:
+        return OpenedCache(export, self._cache)
 
 
 def _wide(cache: Tensor) -> Tensor:

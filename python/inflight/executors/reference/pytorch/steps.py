@@ -88,7 +88,8 @@ class DeviceSteps:
         self._tables = self._adapter_tables(lora_bytes, limits)
         #: By place, and rank and modules of the adapters.
         self._adapted_graphs: dict[Any, Any] = {}
-        self.stream = torch.cuda.Stream(self.device) if self.cuda else None
+        # Before all else that runs on the device, such as copies of blocks from another worker.
+        self.stream = torch.cuda.Stream(self.device, priority=-1) if self.cuda else None
         self._graphs: dict[int, Any] = {}
         #: By prompt tokens and generation rows.
         self._prompt_graphs: dict[tuple[int, int], Any] = {}

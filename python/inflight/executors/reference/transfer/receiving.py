@@ -1,8 +1,8 @@
 """Fetches blocks from other workers, in separate threads.
 
-Owns the way of one prompt's blocks from a few connections into the cache: a long prompt comes in parts,
-since one connection is slower than the memory at its ends. Every fetch is finished in the end: with all
-blocks, with some, or with none. Knows nothing of sequences.
+Owns the way of one prompt's blocks into the cache: out of that of another worker of this host, or from a few
+connections, in parts, since one connection is slower than the memory at its ends. Every fetch is finished in
+the end: with all blocks, with some, or with none. Knows nothing of sequences.
 """
 
 from __future__ import annotations
@@ -13,16 +13,21 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from functools import partial
 
 from inflight.executors.reference.core.block_store import BlockBuffer, BlockStore
 from inflight.executors.reference.core.fetches import Fetch
 
-from . import wire
+from . import local, wire
 from .buffers import Buffers
 from .connections import Connections
+from .neighbors import Neighbor, Neighbors
 
 _LOG = logging.getLogger("inflight.reference")
+
+#: Of one copy out of another worker's cache. After each the other is asked whether it was right.
+_COPIED_BYTES = 512 << 20
 
 #: Connections of one transfer at most, and what each brings at least.
 _MOST_PARTS = 4
@@ -32,16 +37,20 @@ _PART_BYTES = 32 << 20
 class _Transfer:
     """One fetch and the parts that it comes in."""
 
-    def __init__(self, fetch: Fetch, parts: int) -> None:
+    def __init__(self, fetch: Fetch) -> None:
         self.fetch = fetch
-        count = len(fetch.blocks)
+        self.connections = Connections()
+        self._lock = threading.Lock()
+        self._has_begun = False
+        self.split(1)
+
+    def split(self, parts: int) -> None:
+        """Has it come in so many parts; before one of them comes."""
+        count = len(self.fetch.blocks)
         #: Blocks, by their places among those of the fetch; and how many of each have come.
         self.parts = [range(part * count // parts, (part + 1) * count // parts) for part in range(parts)]
         self.arrived = [0] * parts
-        self.connections = Connections()
-        self._lock = threading.Lock()
         self._left = parts
-        self._has_begun = False
 
     def begin(self) -> bool:
         """Whether a part may begin; False once nobody wants the fetch."""
@@ -84,33 +93,63 @@ class Fetcher:
         key: bytes,
         wait_s: float,
         whole_s: float,
+        neighbors: Neighbors | None,
         *,
         threads: int,
     ) -> None:
+        """``neighbors``: None where all comes through connections."""
         self._finish, self._store, self._buffers = finish, store, buffers
         self._key, self._wait_s, self._whole_s = key, wait_s, whole_s
+        self._neighbors = neighbors
         self._connections = Connections()
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="kv-fetch")
 
     def receive(self, fetch: Fetch) -> None:
         """Begins, or waits until another is through."""
-        size = len(fetch.blocks) * self._store.block_bytes
-        transfer = _Transfer(fetch, max(1, min(_MOST_PARTS, size // _PART_BYTES, len(fetch.blocks))))
+        transfer = _Transfer(fetch)
         with suppress(RuntimeError):  # it is closed: nobody claims the fetch
-            for part in range(len(transfer.parts)):
-                self._threads.submit(self._run, transfer, part)
+            if self._neighbors is None:
+                self._receive_parts(transfer)
+            else:
+                self._threads.submit(self._begin, transfer, self._neighbors)
 
     def close(self) -> None:
         """Begins no transfer any more, and ends those that run."""
         self._connections.close()
+        if self._neighbors is not None:
+            self._neighbors.close()
         self._threads.shutdown(wait=False)
 
-    def _run(self, transfer: _Transfer, part: int) -> None:
+    def _receive_parts(self, transfer: _Transfer) -> None:
+        """Errors: RuntimeError once it is closed."""
+        size = len(transfer.fetch.blocks) * self._store.block_bytes
+        transfer.split(max(1, min(_MOST_PARTS, size // _PART_BYTES, len(transfer.fetch.blocks))))
+        for part in range(len(transfer.parts)):
+            self._threads.submit(self._run, transfer, partial(self._receive, transfer, part))
+
+    def _begin(self, transfer: _Transfer, neighbors: Neighbors) -> None:
+        """Finds out where the blocks are."""
+        if not transfer.begin():
+            return
+        with ExitStack() as stack:
+            for address in transfer.fetch.offer.addresses:
+                neighbor = stack.enter_context(neighbors.at(address))
+                if neighbor is not None:
+                    self._run(transfer, partial(self._copy, transfer, address, neighbor))
+                    return
+        try:
+            self._receive_parts(transfer)
+        except RuntimeError:
+            transfer.fetch.problem = "cancelled"
+            self._finish(transfer.fetch)
+
+    def _run(self, transfer: _Transfer, bring: Callable[[], None]) -> None:
+        """A part of a transfer from its beginning to its end, whatever that is."""
         if not transfer.begin():
             return
         fetch, problem = transfer.fetch, None
         try:
-            self._receive(transfer, part)
+            bring()
         except wire.Failed as failed:
             problem = "cancelled" if fetch.is_cancelled else failed.reason
         except Exception:
@@ -123,15 +162,43 @@ class Fetcher:
             fetch.seconds = time.monotonic() - fetch.started_s
             self._finish(fetch)
 
+    def _copy(self, transfer: _Transfer, address: tuple[str, int], neighbor: Neighbor) -> None:
+        """All of it, out of the cache of a worker of this host."""
+        fetch, [places] = transfer.fetch, transfer.parts
+        whole_s = self._left_s(fetch)
+        connection = local.connect(address, self._wait_s)
+        if connection is None:
+            raise wire.Failed("unreachable")
+        with self._connections.kept(connection), transfer.connections.kept(connection):
+            line = wire.Line(connection, self._wait_s, whole_s)
+            asked = wire.Asked(fetch.offer.id, fetch.first, len(places), len(places), len(places))
+            wire.ask(line, asked, self._key, self._store.block_bytes)
+            theirs = local.receive_numbers(line, neighbor.instance, len(places))
+            most = max(1, _COPIED_BYTES // self._store.block_bytes)
+            for start in range(0, len(places), most):
+                if fetch.is_cancelled:
+                    raise wire.Failed("cancelled")
+                stop = min(start + most, len(places))
+                neighbor.blocks.fetch(theirs[start:stop], fetch.blocks[start:stop], fetch.after)
+                line.send(local.DONE if stop == len(places) else local.HELD)
+                # Had they been given back before this answer, these may be another prompt's.
+                if line.receive(len(local.HELD)) != local.HELD:
+                    raise wire.Failed("gone")
+                transfer.arrived[0] = stop
+
+    def _left_s(self, fetch: Fetch) -> float:
+        """Seconds that a transfer may still take. Errors: `wire.Failed`."""
+        left_s = self._whole_s - (time.monotonic() - fetch.started_s)
+        if left_s <= 0:
+            raise wire.Failed("timeout")
+        return left_s
+
     def _receive(self, transfer: _Transfer, part: int) -> None:
         fetch, places = transfer.fetch, transfer.parts[part]
-        whole_s = self._whole_s - (time.monotonic() - fetch.started_s)
-        if whole_s <= 0:
-            raise wire.Failed("timeout")
+        whole_s = self._left_s(fetch)
         connection = self._connect(fetch)
         with self._connections.kept(connection), transfer.connections.kept(connection):
             line = wire.Line(connection, self._wait_s, whole_s)
-            nonce = wire.read_greeting(line.receive(wire.GREETING_BYTES))
             asked = wire.Asked(
                 fetch.offer.id,
                 fetch.first + places.start,
@@ -139,9 +206,7 @@ class Fetcher:
                 self._buffers.blocks,
                 len(fetch.blocks),
             )
-            message, own_nonce = wire.request(asked, self._key, nonce)
-            line.send(message)
-            wire.read_answer(line.receive(wire.ANSWER_BYTES), self._store.block_bytes, self._key, own_nonce)
+            wire.ask(line, asked, self._key, self._store.block_bytes)
             with self._buffers.one(self._wait_s) as buffer:
                 while transfer.arrived[part] < len(places):
                     rest = places[transfer.arrived[part] :]

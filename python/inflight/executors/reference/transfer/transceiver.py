@@ -5,6 +5,7 @@ Owns what the options mean, and the sentences for what cannot be.
 
 from __future__ import annotations
 
+import logging
 import socket
 import time
 from pathlib import Path
@@ -18,9 +19,14 @@ from inflight.executors.reference.core.options import Options
 from inflight.executors.reference.errors import OptionError
 from inflight.model.files import open_regular
 
+from . import local
 from .buffers import Buffers
+from .lending import Lender
+from .neighbors import Neighbors
 from .receiving import Fetcher
 from .sending import Sender
+
+_LOG = logging.getLogger("inflight.reference")
 
 #: Connections that blocks come and go by at once, in each direction; others wait for one to be through.
 _CONNECTIONS = 8
@@ -37,14 +43,16 @@ _KEY_BYTES = range(16, 4097)
 class Transceiver:
     """The two ends of one worker."""
 
-    def __init__(self, sender: Sender, fetcher: Fetcher, handover: Handover) -> None:
-        self._sender, self._fetcher = sender, fetcher
+    def __init__(self, sender: Sender, lender: Lender | None, fetcher: Fetcher, handover: Handover) -> None:
+        self._sender, self._lender, self._fetcher = sender, lender, fetcher
         self.handover = handover
         handover.connect(fetcher, [sender.address])
 
     def close(self) -> None:
         """Ends both, without waiting."""
         self._sender.close()
+        if self._lender is not None:
+            self._lender.close()
         self._fetcher.close()
 
 
@@ -78,6 +86,10 @@ def open_transceiver(
         wait_s,
         _WHOLE * wait_s,
     )
+    lender, neighbors = None, None
+    if options.cache_transceiver_backend == "default" and local.is_supported():
+        lender = _lend(sender.address, holds, store, key, wait_s)
+        neighbors = Neighbors(store, key, wait_s)
     fetcher = Fetcher(
         fetches.finish,
         store,
@@ -85,9 +97,25 @@ def open_transceiver(
         key,
         wait_s,
         _WHOLE * wait_s,
+        neighbors,
         threads=_CONNECTIONS,
     )
-    return Transceiver(sender, fetcher, handover)
+    return Transceiver(sender, lender, fetcher, handover)
+
+
+def _lend(
+    address: tuple[str, int], holds: Holds, store: BlockStore, key: bytes, wait_s: float
+) -> Lender | None:
+    """Lets workers of this host read the cache in place, where it can be read by them."""
+    export = store.export()
+    if export is None:
+        return None
+    try:
+        listener = local.listen(address)
+    except OSError as error:
+        _LOG.warning("kv cache not offered to workers of this host reason=%r", str(error))
+        return None
+    return Lender(listener, holds, export, store.block_bytes, key, wait_s, _WHOLE * wait_s)
 
 
 def _listen(options: Options) -> socket.socket:

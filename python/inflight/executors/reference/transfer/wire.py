@@ -120,6 +120,30 @@ def read_answer(data: bytes, block_bytes: int, key: bytes, client_nonce: bytes) 
         raise Failed("protocol")
 
 
+def asked(line: Line, key: bytes, block_bytes: int) -> tuple[Asked, Callable[[Status], None]]:
+    """A server's half until it answers: greets and reads the request; returns it and what sends the answer.
+    Errors: `Failed`, after the answer that the client does not have the key."""
+    message, nonce = greeting()
+    line.send(message)
+    request, client_nonce, is_known = read_request(line.receive(REQUEST_BYTES), key, nonce)
+
+    def tell(status: Status) -> None:
+        line.send(answer(status, block_bytes, key, client_nonce))
+
+    if not is_known:
+        tell(Status.UNAUTHENTICATED)
+        raise Failed("unauthenticated")
+    return request, tell
+
+
+def ask(line: Line, asked: Asked, key: bytes, block_bytes: int) -> None:
+    """A client's half until the answer. Errors: `Failed` unless the blocks that are asked for follow."""
+    nonce = read_greeting(line.receive(GREETING_BYTES))
+    message, own_nonce = request(asked, key, nonce)
+    line.send(message)
+    read_answer(line.receive(ANSWER_BYTES), block_bytes, key, own_nonce)
+
+
 def piece(blocks: int, size: int) -> bytes:
     """What comes before the bytes of some blocks."""
     return _PIECE.pack(blocks, size)
@@ -161,7 +185,8 @@ class Line:
         waits = struct.pack("ll", int(wait_s), max(1, int(wait_s % 1 * 1e6)))
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             connection.setsockopt(socket.SOL_SOCKET, option, waits)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def receive(self, size: int) -> bytes:
         """So many bytes. Errors: `Failed`."""
