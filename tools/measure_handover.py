@@ -2,13 +2,13 @@
 """What it costs when prompts come from another worker: the time to fetch, and what running streams notice.
 
     python tools/measure_handover.py --shape 8b --prompt 32768 --prompts 8 --streams 16
-    python tools/measure_handover.py --devices 0,1 --option kv_cache_dtype=fp8
+    python tools/measure_handover.py --devices 0,1 --option cache_transceiver_backend=tcp
 
 Two executors in two processes, on one GPU or on two, with random weights. The first computes a prompt of
 random tokens and holds its blocks; then it rests. Only then the second is asked to generate, so that what its
 streams notice is the transfer and not a shared GPU. Times are those of the executor alone, without gateway
 and gRPC. `own` is the time from the request to the first token that the second worker computed; `added` is
-that without the transfer.
+that without the transfer, and `step` the time between the tokens that follow.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def measure(arguments: argparse.Namespace, model: str, draw: random.Random, voca
     options: dict[str, Any] = {
         "device": "cuda",
         "load_format": "dummy",
-        "cache_transceiver_backend": "tcp",
+        "cache_transceiver_backend": "default",
         "kv_transfer_timeout_ms": 20_000,
         "max_batch_size": 64,
         "max_tokens_in_paged_kv_cache": 3 * arguments.prompt + arguments.streams * 6000,
@@ -188,15 +188,16 @@ def measure(arguments: argparse.Namespace, model: str, draw: random.Random, voca
     handover.fetches.begin = note
 
     def fetched(prompt: list[int], params: bytes) -> tuple[float, ...]:
-        """When it was asked; seconds to its own first token, of the transfer, of both without, and of these
-        what came before the transfer."""
+        """When it was asked; seconds to its own first token, of the transfer, of both without, of these what
+        came before the transfer, and of a step after them."""
         before = handover.transfers.seconds
         started = time.perf_counter()
         client_id = worker.send(prompt, _ANSWER, tensors("generation_only", params))
         own = worker.rows_of(client_id, 2)[1] - started
         transfer = handover.transfers.seconds - before
         worker.wait(lambda: client_id in worker.final)
-        return started, own, transfer, own - transfer, begun[-1] - started
+        steps = [later - earlier for earlier, later in itertools.pairwise(worker.rows[client_id][1:])]
+        return started, own, transfer, own - transfer, begun[-1] - started, statistics.median(steps)
 
     def gaps(streams: list[int], windows: list[tuple[float, float]]) -> list[float]:
         found = []
@@ -231,6 +232,7 @@ def measure(arguments: argparse.Namespace, model: str, draw: random.Random, voca
     print(described("alone, transfer", [one[2] for one in alone]))
     print(described("alone, added", [one[3] for one in alone]))
     print(described("alone, of these before", [one[4] for one in alone]))
+    print(described("alone, step", [one[5] for one in alone]))
     print(f"alone: {size / statistics.median(one[2] for one in alone) / 1e9:.2f} GB/s", flush=True)
 
     streams = start_streams()
@@ -240,7 +242,7 @@ def measure(arguments: argparse.Namespace, model: str, draw: random.Random, voca
     quiet = gaps(streams, [(start, time.perf_counter())])
     print(described("streams, undisturbed", quiet), flush=True)
     end(streams)
-    comes, follows, busy = [], [], []
+    before, comes, follows, busy = [], [], [], []
     streams = start_streams()
     for _ in range(arguments.prompts):
         prompt = random_prompt(arguments.prompt)
@@ -249,17 +251,21 @@ def measure(arguments: argparse.Namespace, model: str, draw: random.Random, voca
         told = fetched(prompt, params)
         busy.append(told)
         done = told[0] + told[4] + told[2]
+        before.append((told[0] - 1.5 * _MARGIN_S, told[0]))
         comes.append((told[0], done))
         follows.append((done, told[0] + told[1] + _MARGIN_S))
-    noticed, after = gaps(streams, comes), gaps(streams, follows)
+    # Compared with the same streams a moment before: their contexts grow, and with them every iteration.
+    same, noticed, after = (gaps(streams, windows) for windows in (before, comes, follows))
     end(streams)
+    print(described("streams, just before", same))
     print(described("streams, while blocks come", noticed))
     print(described("streams, next to the new answer", after))
-    print(f"p99 is {percentile(noticed, 0.99) / percentile(quiet, 0.99):.2f} times undisturbed")
+    print(f"p99 is {percentile(noticed, 0.99) / percentile(same, 0.99):.2f} times that just before")
     print(described("with streams, own", [one[1] for one in busy]))
     print(described("with streams, transfer", [one[2] for one in busy]))
     print(described("with streams, added", [one[3] for one in busy]))
     print(described("with streams, of these before", [one[4] for one in busy]))
+    print(described("with streams, step", [one[5] for one in busy]))
     print(f"fallbacks: {dict(handover.transfers.fallbacks)}", flush=True)
 
     windows = []
