@@ -22,7 +22,7 @@ PROMPT = [40 + place % 200 for place in range(300)]
 #: Chunks of a prompt are the same on both, and so is every bit.
 OPTIONS = ("--tokens-per-block=16", "--executor-option", "batch_invariant=true")
 LENGTH = 40
-TRANSCEIVER = "--executor-option=cache_transceiver_backend=tcp"
+TRANSCEIVER = "--executor-option=cache_transceiver_backend="
 
 
 class Context(NamedTuple):
@@ -36,8 +36,14 @@ def start_worker(start: Start, *options: str) -> InflightProcess:
     return start("worker", *MODEL_ARGUMENTS, "--grpc-port=0", "--metrics-port=0", *OPTIONS, *options)
 
 
+@pytest.fixture(params=["default", "tcp"])
+def transceiver(request: pytest.FixtureRequest) -> str:
+    """The option: blocks are copied in place, or come through a connection."""
+    return f"{TRANSCEIVER}{request.param}"
+
+
 def start_pair(start: Start, *options: str) -> tuple[InflightProcess, InflightProcess]:
-    first, second = (start_worker(start, TRANSCEIVER, *options) for _ in range(2))
+    first, second = (start_worker(start, *options) for _ in range(2))
     return first, second
 
 
@@ -104,8 +110,10 @@ def whole(start_for_session: Start) -> Iterator[TritonStream]:
     [{}, {"temperature": 0.9, "runtime_top_p": 0.95, "seed": 11}, {"repetition_penalty": 1.3}],
     ids=["greedy", "seeded", "penalized"],
 )
-def test_two_workers_answer_as_one(start: Start, whole: TritonStream, sampling: dict[str, Any]) -> None:
-    workers = start_pair(start)
+def test_two_workers_answer_as_one(
+    start: Start, whole: TritonStream, transceiver: str, sampling: dict[str, Any]
+) -> None:
+    workers = start_pair(start, transceiver)
     with streams(*workers) as [context, generation]:
         told = ask_context(context, **sampling)
         assert blocks_used(workers[0]) > 0
@@ -119,8 +127,10 @@ def test_two_workers_answer_as_one(start: Start, whole: TritonStream, sampling: 
     wait_until("the blocks are free", lambda: blocks_used(workers[0]) == 0, 0.5)
 
 
-def test_the_context_worker_is_killed_after_its_answer(start: Start, whole: TritonStream) -> None:
-    first, second = start_pair(start)
+def test_the_context_worker_is_killed_after_its_answer(
+    start: Start, whole: TritonStream, transceiver: str
+) -> None:
+    first, second = start_pair(start, transceiver)
     with streams(second) as [generation]:
         with streams(first) as [context]:
             told = ask_context(context)
@@ -131,8 +141,10 @@ def test_the_context_worker_is_killed_after_its_answer(start: Start, whole: Trit
     assert "kv blocks fetched in part" in second.log
 
 
-def test_the_context_worker_is_killed_while_its_blocks_are_fetched(start: Start, whole: TritonStream) -> None:
-    first, second = start_pair(start)
+def test_the_context_worker_is_killed_while_its_blocks_are_fetched(
+    start: Start, whole: TritonStream, transceiver: str
+) -> None:
+    first, second = start_pair(start, transceiver)
     with streams(second) as [generation]:
         with streams(first) as [context]:
             told = ask_context(context)
@@ -145,11 +157,13 @@ def test_the_context_worker_is_killed_while_its_blocks_are_fetched(start: Start,
     assert "kv blocks fetched in part" in second.log
 
 
-def test_the_generation_worker_is_killed_while_it_fetches(start: Start, whole: TritonStream) -> None:
+def test_the_generation_worker_is_killed_while_it_fetches(
+    start: Start, whole: TritonStream, transceiver: str
+) -> None:
     """The context worker's blocks are free soon, and another worker continues from the same bytes or, later,
     computes them."""
-    first, second = start_pair(start)
-    third = start_worker(start, TRANSCEIVER)
+    first, second = start_pair(start, transceiver)
+    third = start_worker(start, transceiver)
     with streams(first, third) as [context, other]:
         told = ask_context(context)
         with streams(second) as [generation]:

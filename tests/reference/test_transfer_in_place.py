@@ -97,7 +97,12 @@ def is_right(name: str, generation: Asking, params: bytes) -> None:
     assert (answer.error, answer.tokens) == (None, expected)
 
 
-def test_blocks_are_copied_and_given_back(model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("copied_bytes", [1, 20_000, 1 << 30])
+def test_blocks_are_copied_and_given_back(
+    model: str, copied_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One by one, a few at a time, and all at once."""
+    monkeypatch.setattr(receiving, "_COPIED_BYTES", copied_bytes)
     with neighbors(model) as [context, generation]:
         told = context.context(PROMPT)
         assert context.used

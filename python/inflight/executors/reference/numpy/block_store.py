@@ -92,8 +92,10 @@ class OpenedFile:
     def fetch(self, theirs: Sequence[int], ours: Sequence[int], after: Any) -> None:  # noqa: ARG002
         if not all(0 <= block < self._blocks for block in theirs):
             raise ValueError(f"a block is not one of {self._blocks}")
+        # As arrays: a tuple would be one place in several dimensions.
+        read, write = np.asarray(theirs), np.asarray(ours)
         for layer, other in zip(self._ours, self._theirs, strict=True):
-            layer[ours] = other[theirs]
+            layer[write] = other[read]
 
     def close(self) -> None:
         # The memory is unmapped once no array is left of it.
