@@ -7,6 +7,8 @@ from __future__ import annotations
 import logging
 import os
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,9 +20,11 @@ import pytest
 from inflight.executors.base import FinishReason
 from inflight.executors.reference.core.block_store import CannotOpenError, Export
 from inflight.executors.reference.core.context_phase import unpack
+from inflight.executors.reference.numpy.cache import PagedCache
 from inflight.executors.reference.transfer import local, receiving, wire
 from inflight.executors.reference.transfer.neighbors import Neighbors
 
+from .support import FIXTURES
 from .transferring import PATIENCE_S, TIMEOUT_MS, Asking, offered, pair, passing, peer, phase, single
 
 PROMPT = [3 + (11 * place) % 50 for place in range(61)]
@@ -56,6 +60,13 @@ def handover(worker: Asking) -> Any:
 def opened(worker: Asking) -> Neighbors:
     found: Neighbors = handover(worker)._receiver._neighbors
     return found
+
+
+def wait_until_closed(worker: Asking) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while len(opened(worker)):
+        assert time.monotonic() < deadline, "the memory of a worker that has ended is open"
+        time.sleep(0.002)
 
 
 def no_connections(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,10 +196,7 @@ def test_the_context_worker_ends_meanwhile(model: str, after: bool) -> None:
         is_right(model, generation, told.params)
         assert generation.transferred() == {"blocks": 1, "cut": 1}
         generation.wait_until_free()
-        deadline = time.monotonic() + PATIENCE_S
-        while len(opened(generation)):
-            assert time.monotonic() < deadline, "the memory of a worker that has ended is open"
-            time.sleep(0.002)
+        wait_until_closed(generation)
 
 
 def test_a_worker_that_ended_before_is_not_asked(model: str) -> None:
@@ -287,6 +295,38 @@ def test_another_user_gets_nothing(model: str, monkeypatch: pytest.MonkeyPatch) 
 def test_an_export_that_lies(export: Export, text: str) -> None:
     with neighbors() as [_, generation], pytest.raises(CannotOpenError, match=text):
         handover(generation)._store.open(export)
+
+
+OPEN = """
+import sys
+from inflight.executors.reference import create
+options = {"backend": "numpy", "tokens_per_block": 4, "cache_transceiver_backend": "default"}
+subject = create(sys.argv[1], "cpu", **options)
+print(*subject._transceiver.handover._addresses[0], flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.skipif("INFLIGHT_TEST_DEVICE" in os.environ, reason="the other process is on NumPy")
+def test_a_process_ends_although_its_cache_is_open() -> None:
+    """Without a shutdown of the executor, and while another worker has its cache open."""
+    with subprocess.Popen(
+        [sys.executable, "-c", OPEN, str(FIXTURES / "llama")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        host, port = child.stdout.readline().decode().split()
+        with neighbors("llama") as [_, generation]:
+            with opened(generation).at((host, int(port))) as neighbor:
+                assert neighbor is not None
+                child.stdin.close()
+                assert child.wait(PATIENCE_S) == 0
+            wait_until_closed(generation)
+
+
+def test_a_cache_that_is_too_large_to_share_says_so_as_any_other() -> None:
+    with pytest.raises(MemoryError):
+        PagedCache(1 << 20, 1 << 20, 64, 64, 64, shared=True)
 
 
 @pytest.mark.parametrize("silent", [True, False])

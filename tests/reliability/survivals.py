@@ -103,7 +103,7 @@ def worker(start: Start, phases: str = "both", port: str = "0") -> InflightProce
         # Otherwise usage says what the cache happened to have.
         ("--executor-option=enable_kv_cache_reuse=false",)
         if phases == "both"
-        else ("--executor-option=cache_transceiver_backend=tcp",)
+        else ("--executor-option=cache_transceiver_backend=default",)
     )
     return start(
         "worker",

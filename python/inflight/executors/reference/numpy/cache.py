@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 
@@ -26,16 +27,21 @@ class PagedCache:
         *,
         shared: bool = False,
     ) -> None:
-        """A ``shared`` one is a file without a name, where the system has such, which others can map."""
+        """A ``shared`` one is a file without a name, where the system has such, which others can map. Errors:
+        MemoryError."""
         self.tokens_per_block = tokens_per_block
         shape = (2 * num_layers, num_blocks * tokens_per_block, kv_heads, head_dim)
         #: Of the file.
         self.descriptor: int | None = None
         # Zeroed pages cost no memory until a block is first written.
         if shared and hasattr(os, "memfd_create"):
-            self.descriptor = os.memfd_create("inflight-kv")
-            os.ftruncate(self.descriptor, 4 * int(np.prod(shape)))
-            arrays = np.frombuffer(mmap.mmap(self.descriptor, 0), dtype=np.float32).reshape(shape)
+            try:
+                self.descriptor = os.memfd_create("inflight-kv")
+                os.ftruncate(self.descriptor, 4 * math.prod(shape))
+                memory = mmap.mmap(self.descriptor, 0)
+            except OSError as error:
+                raise MemoryError(f"no file of shape {shape}") from error
+            arrays = np.frombuffer(memory, dtype=np.float32).reshape(shape)
         else:
             arrays = np.zeros(shape, dtype=np.float32)
         self.keys: list[Float32] = list(arrays[:num_layers])

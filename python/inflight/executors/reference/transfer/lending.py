@@ -9,17 +9,19 @@ from __future__ import annotations
 import secrets
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 from inflight.executors.reference.core.block_store import Export
 from inflight.executors.reference.core.holds import Holds
 
 from . import local, wire
+from .connections import Connections
 from .listening import Port
 from .sending import find
 
-#: Connections at once; and those of them that others keep to hear when this worker ends.
-_CONNECTIONS = 128
+#: Connections at once; and those that others keep, to hear when this worker ends.
+_CONNECTIONS = 64
 _MOST_OPEN = 64
 
 
@@ -39,12 +41,14 @@ class Lender:
         self._holds, self._export, self._block_bytes = holds, export, block_bytes
         self._key, self._wait_s, self._whole_s = key, wait_s, whole_s
         self._instance = secrets.token_bytes(local.INSTANCE_BYTES)
+        self._kept = Connections()
         self._opened = threading.BoundedSemaphore(_MOST_OPEN)
         self._port = Port(listener, self._answer, connections=_CONNECTIONS)
 
     def close(self) -> None:
         """Accepts no connection any more, and ends those that are open."""
         self._port.close()
+        self._kept.close()
 
     def _answer(self, connection: socket.socket) -> None:
         if not local.is_own(connection):
@@ -52,12 +56,7 @@ class Lender:
         line = wire.Line(connection, self._wait_s, self._whole_s)
         asked, tell = wire.asked(line, self._key, self._block_bytes)
         if asked == local.WHOLE_CACHE:
-            if self._opened.acquire(blocking=False):
-                try:
-                    tell(wire.Status.FOUND)
-                    self._lend(connection)
-                finally:
-                    self._opened.release()
+            self._lend(connection, tell)
             return
         hold = find(self._holds, asked)
         if hold is None:
@@ -76,10 +75,25 @@ class Lender:
                 return
         raise wire.Failed("protocol")
 
-    def _lend(self, connection: socket.socket) -> None:
-        """Until the other leaves, or this worker ends."""
-        with suppress(OSError):
+    def _lend(self, connection: socket.socket, tell: Callable[[wire.Status], None]) -> None:
+        if not self._opened.acquire(blocking=False):
+            return
+        try:
+            tell(wire.Status.FOUND)
             local.send_export(connection, self._instance, self._export)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes(16))
-            while connection.recv(1):
-                pass
+            # Not one of the threads that the end of a process waits for: this one ends with the other worker.
+            thread = threading.Thread(
+                target=self._keep, args=(connection.dup(),), name="kv-lent", daemon=True
+            )
+            thread.start()
+        except BaseException:
+            self._opened.release()
+            raise
+
+    def _keep(self, connection: socket.socket) -> None:
+        """Until the other leaves, or this worker ends."""
+        try:
+            with self._kept.kept(connection), suppress(OSError):
+                local.wait_for_end(connection)
+        finally:
+            self._opened.release()

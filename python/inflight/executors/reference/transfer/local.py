@@ -76,11 +76,21 @@ def is_own(connection: socket.socket) -> bool:
     return bool(user == os.geteuid())
 
 
+def wait_for_end(connection: socket.socket) -> None:
+    """Until the other end has gone, however long that is. Errors: OSError."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes(struct.calcsize("ll")))
+    while connection.recv(1):
+        pass
+
+
 def send_export(connection: socket.socket, instance: bytes, export: Export) -> None:
-    """Errors: OSError."""
+    """Errors: `wire.Failed`."""
     descriptors = [] if export.descriptor is None else [export.descriptor]
-    socket.send_fds(connection, [_HEAD.pack(instance, len(export.data))], descriptors)
-    connection.sendall(export.data)
+    try:
+        socket.send_fds(connection, [_HEAD.pack(instance, len(export.data))], descriptors)
+        connection.sendall(export.data)
+    except OSError as error:
+        raise wire.Failed("cut") from error
 
 
 def receive_export(connection: socket.socket, line: wire.Line) -> tuple[bytes, Export]:

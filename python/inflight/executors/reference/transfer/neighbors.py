@@ -133,9 +133,7 @@ class Neighbors:
     def _watch(self, address: Address, neighbor: Neighbor, connection: socket.socket) -> None:
         """Until the other worker ends, or this one."""
         with self._connections.kept(connection), suppress(OSError):
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes(16))
-            while connection.recv(1):
-                pass
+            local.wait_for_end(connection)
         with self._lock:
             neighbor.has_ended = True
             if self._open.get(address) is neighbor:
