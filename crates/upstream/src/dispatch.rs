@@ -12,7 +12,7 @@ use super::delivery::Tried;
 use super::handles::Handle;
 use super::inbox::Inbox;
 use super::phases::Phases;
-use super::placement::Placed;
+use super::placement::{Asked, Placed};
 use super::prompt_request::PromptRequest;
 use super::registry::Sequences;
 use super::request_queue::NotSent;
@@ -40,7 +40,7 @@ pub struct Dispatched {
     pub counted: Vec<bool>,
 }
 
-/// Sends all `prompts` to one worker of the model that suits and has not been `tried`, to generate `n` sequences of
+/// Sends all prompts to one worker of the model that suits and has not been `tried`, to generate `n` sequences of
 /// each. Sequence j of prompt i is choice `i * n + j`.
 ///
 /// # Errors
@@ -49,16 +49,16 @@ pub fn dispatch(
     entry: &ModelEntry,
     suits: Suits<'_>,
     tried: &mut Tried,
-    prompts: &[PromptRequest<'_>],
+    asked: &Asked<'_>,
     n: u32,
 ) -> Result<Dispatched, NotDispatched> {
     let mut failure = NotDispatched::NoWorker;
     while tried.has_room() {
-        let Some((connection, placed)) = entry.pick(suits, tried.addresses(), prompts) else {
+        let Some((connection, placed)) = entry.pick(suits, tried.addresses(), asked) else {
             break;
         };
         tried.add(&connection.address);
-        match send_all(connection, placed, prompts, n, suits.resumes) {
+        match send_all(connection, placed, asked.prompts, n, suits.resumes) {
             Ok(dispatched) => return Ok(dispatched),
             Err(NotSent::Closed) => {}
             Err(NotSent::Full) => failure = NotDispatched::Full,

@@ -24,7 +24,7 @@ use inflight_routing::split::{self, HandOvers};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-pub use self::ask::{Ask, FIRST_LEVEL};
+pub use self::ask::{Ask, Asked, FIRST_LEVEL, Named};
 pub use self::placed::Placed;
 pub use self::reports::CacheUsage;
 pub use self::seat::{CacheReports, Seat};

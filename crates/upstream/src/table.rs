@@ -19,8 +19,7 @@ pub use self::peers::{Asks, NoPeer, Picked};
 use self::placing::{place, splits};
 use super::connection::Connection;
 use super::phases::{Disaggregate, Phases, is_for_contexts};
-use super::placement::{Ask, Placed, Placement};
-use super::prompt_request::PromptRequest;
+use super::placement::{Asked, Placed, Placement};
 use super::slot::{PastModel, WorkerSlot};
 use crate::metrics::Placements;
 use crate::model::adapter::Adapter;
@@ -85,10 +84,10 @@ impl ModelEntry {
         &self,
         suits: Suits<'_>,
         tried: &[Arc<str>],
-        prompts: &[PromptRequest<'_>],
+        asked: &Asked<'_>,
     ) -> Option<(Arc<Connection>, Option<Placed>)> {
         let pick = |others: bool| {
-            self.pick_of(prompts, |connection| {
+            self.pick_of(asked, |connection| {
                 suits.takes(connection, tried) && !(others && is_for_contexts(&connection.served))
             })
         };
@@ -100,7 +99,7 @@ impl ModelEntry {
 
     fn pick_of(
         &self,
-        prompts: &[PromptRequest<'_>],
+        asked: &Asked<'_>,
         takes: impl Fn(&Connection) -> bool,
     ) -> Option<(Arc<Connection>, Option<Placed>)> {
         if self.placement.block_tokens().is_some() {
@@ -108,7 +107,7 @@ impl ModelEntry {
             let ready = ready.filter_map(|slot| slot.connection(&self.name));
             let mut fitting: Vec<Arc<Connection>> =
                 ready.filter(|connection| takes(connection)).collect();
-            let placed = place(&fitting, |block_tokens| Ask::new(prompts, block_tokens));
+            let placed = place(&fitting, |block_tokens| asked.ask(block_tokens));
             if let Some((place, placed)) = placed {
                 return Some((fitting.swap_remove(place), Some(placed)));
             }
@@ -124,7 +123,7 @@ impl ModelEntry {
         which: Disaggregate,
         suits: Suits<'_>,
         tried: &[Arc<str>],
-        prompts: &[PromptRequest<'_>],
+        asked: &Asked<'_>,
     ) -> bool {
         if !self.has_contexts || which == Disaggregate::Never {
             return false;
@@ -139,8 +138,7 @@ impl ModelEntry {
         };
         takes(Phases::Context, &contexts)
             && takes(Phases::Generation(&Bytes::new()), &others)
-            && (which == Disaggregate::Always
-                || splits(&contexts, &others, |size| Ask::new(prompts, size)))
+            && (which == Disaggregate::Always || splits(&contexts, &others, |size| asked.ask(size)))
     }
 
     /// Also returns its last turn.

@@ -29,7 +29,7 @@ const CRATE: Arrows = &[
     ("pool", &["shared_stream"]),
     ("peer", &["pool"]),
     ("slot", &["connection", "inbox", "peer", "process", "pulse"]),
-    ("table", &["connection", "metrics", "model", "phases", "placement", "pool", "prompt_request", "slot"]),
+    ("table", &["connection", "metrics", "model", "phases", "placement", "pool", "slot"]),
     ("adapter_control", &["rpc", "slot", "table"]),
     ("context", &["chat_templates", "metrics", "shared_stream", "table"]),
     ("stops", &["pool", "table"]),

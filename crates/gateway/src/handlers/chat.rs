@@ -10,6 +10,7 @@ use inflight_openai::{ApiError, Generation, IgnoredFields, Parsed};
 use inflight_parsers::{CallIdForm, Format, ToolFormat};
 use inflight_text::TemplateInput;
 use inflight_upstream::model::served::ServedModel;
+use inflight_upstream::placement::Named;
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -96,6 +97,7 @@ pub(super) fn prepare_parsed(
         answer,
         ignored,
         images: images.into(),
+        named: Named::default(),
     })
 }
 

@@ -5,6 +5,7 @@ use inflight_upstream::delivery::Tried;
 use inflight_upstream::dispatch::{Dispatched, NotDispatched, dispatch};
 use inflight_upstream::metrics::RetryReason;
 use inflight_upstream::phases::Phases;
+use inflight_upstream::placement::{Asked, Named};
 use inflight_upstream::prompt_request::PromptRequest;
 use inflight_upstream::survival::Way;
 use inflight_upstream::table::{ModelEntry, Suits};
@@ -53,6 +54,7 @@ pub(super) fn dispatch_prompts(
         phases,
     });
     let prompts: Vec<PromptRequest<'_>> = prompts.collect();
+    let asked = Asked::new(&prompts, &prepared.named);
     let suits = Suits {
         content_hash: &located.served.description.content_hash,
         adapter: located.adapter.as_ref(),
@@ -63,16 +65,15 @@ pub(super) fn dispatch_prompts(
     };
     let is_split = progress.is_none()
         && prepared.may_split()
-        && entry.splits(state.disaggregate, suits, tried.addresses(), &prompts);
+        && entry.splits(state.disaggregate, suits, tried.addresses(), &asked);
     let split = match is_split {
-        true => dispatch_contexts(entry, suits, tried, &prompts, n).ok(),
+        true => dispatch_contexts(entry, suits, tried, &asked, &prepared.named, n).ok(),
         false => None,
     };
     let dispatched = match split {
         Some(dispatched) => dispatched,
-        None => dispatch(entry, suits, tried, &prompts, n)?,
+        None => dispatch(entry, suits, tried, &asked, n)?,
     };
-    drop(prompts);
     let worker = dispatched.handles.worker();
     context
         .trace
@@ -85,13 +86,21 @@ fn dispatch_contexts(
     entry: &ModelEntry,
     suits: Suits<'_>,
     tried: &mut Tried,
-    prompts: &[PromptRequest<'_>],
+    asked: &Asked<'_>,
+    named: &Named,
     n: u32,
 ) -> Result<Dispatched, NotDispatched> {
     let phases = Phases::Context;
-    let contexts = prompts
+    let contexts = asked
+        .prompts
         .iter()
         .map(|prompt| PromptRequest { phases, ..*prompt });
     let contexts: Vec<PromptRequest<'_>> = contexts.collect();
-    dispatch(entry, Suits { phases, ..suits }, tried, &contexts, n)
+    dispatch(
+        entry,
+        Suits { phases, ..suits },
+        tried,
+        &Asked::new(&contexts, named),
+        n,
+    )
 }

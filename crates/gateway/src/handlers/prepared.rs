@@ -4,6 +4,7 @@
 use inflight_openai::{Generation, IgnoredFields};
 use inflight_upstream::model::capability::{Capability, lacks};
 use inflight_upstream::model::sampling_params::ImageFiles;
+use inflight_upstream::placement::Named;
 use inflight_upstream::survival::Way;
 
 use super::locate::Located;
@@ -28,6 +29,8 @@ pub(super) struct Prepared {
     pub(super) ignored: IgnoredFields,
     /// Of the one prompt of a chat.
     pub(super) images: Pictures,
+    /// Of the prompts' blocks.
+    pub(super) named: Named,
 }
 
 /// The images of a request.

@@ -120,7 +120,7 @@ mod tests {
             change(&mut request);
             let ask = Prompt::read(&request.build(), None).unwrap().ask(4);
             let expected = named.map(|seed| keys(&tokens, 4, seed));
-            assert_eq!(ask.keys, expected.unwrap_or_default());
+            assert_eq!(ask.keys, expected.unwrap_or_default().into());
             assert_eq!(ask.tokens, 9);
         }
     }

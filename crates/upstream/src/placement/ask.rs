@@ -1,4 +1,7 @@
-//! What a request asks of a worker's cache: its prompt as blocks.
+//! What a request asks of a worker's cache: its prompt as blocks. Owns that a prompt is hashed once, however often workers
+//! are picked for it.
+
+use std::sync::{Arc, OnceLock};
 
 use inflight_blocks::{Seed, keys};
 
@@ -12,7 +15,7 @@ pub const FIRST_LEVEL: u32 = 1;
 #[derive(Clone, Debug)]
 pub struct Ask {
     /// Chain keys of the blocks of the longest prompt: several prompts of one request go to one worker.
-    pub keys: Vec<u64>,
+    pub keys: Arc<[u64]>,
     /// Tokens of all prompts, and of what was generated before.
     pub tokens: u32,
     /// Whether workers take it before others.
@@ -22,9 +25,57 @@ pub struct Ask {
     pub(super) is_transferred: bool,
 }
 
+/// The keys of a prompt's blocks, once a pick has needed them. As long as its request lives: it may be placed again.
+#[derive(Debug, Default)]
+pub struct Named(OnceLock<(u32, Arc<[u64]>)>);
+
+impl Named {
+    /// Those of blocks of so many tokens; 0: none.
+    fn keys(&self, block_tokens: u32, make: impl FnOnce() -> Vec<u64>) -> Arc<[u64]> {
+        if block_tokens == 0 {
+            return Arc::default();
+        }
+        if let Some((size, keys)) = self.0.get() {
+            // Blocks of another size since: few requests see that.
+            return match *size == block_tokens {
+                true => Arc::clone(keys),
+                false => make().into(),
+            };
+        }
+        let made: Arc<[u64]> = make().into();
+        // Otherwise somebody else has made the same.
+        let _ = self.0.set((block_tokens, Arc::clone(&made)));
+        made
+    }
+}
+
+/// The prompts of a request, for which workers are picked.
+#[derive(Clone, Copy, Debug)]
+pub struct Asked<'a> {
+    pub prompts: &'a [PromptRequest<'a>],
+    named: &'a Named,
+}
+
+impl<'a> Asked<'a> {
+    /// `named` is that of these prompts, for whichever phases.
+    pub fn new(prompts: &'a [PromptRequest<'a>], named: &'a Named) -> Self {
+        Self { prompts, named }
+    }
+
+    /// What they ask of caches with blocks of so many tokens; 0: blocks are not known.
+    pub fn ask(&self, block_tokens: u32) -> Ask {
+        Ask::new(self.prompts, |longest, seed| {
+            let make = || keys(longest.tokens, block_tokens as usize, seed);
+            self.named.keys(block_tokens, make)
+        })
+    }
+}
+
 impl Ask {
-    /// The request of these prompts, for caches with blocks of so many tokens; 0: blocks are not known.
-    pub fn new(prompts: &[PromptRequest<'_>], block_tokens: u32) -> Self {
+    fn new(
+        prompts: &[PromptRequest<'_>],
+        keys: impl FnOnce(&PromptRequest<'_>, Seed) -> Arc<[u64]>,
+    ) -> Self {
         let generated = |prompt: &PromptRequest<'_>| {
             let generated = prompt.generated.iter().flatten();
             generated.map(|tokens| tokens.len()).sum::<usize>()
@@ -45,9 +96,7 @@ impl Ask {
                 .as_bytes(),
         );
         Self {
-            keys: named.map_or_else(Vec::new, |prompt| {
-                keys(prompt.tokens, block_tokens as usize, seed)
-            }),
+            keys: named.map_or_else(Arc::default, |prompt| keys(prompt, seed)),
             tokens: u32::try_from(lengths.sum::<usize>()).unwrap_or(u32::MAX),
             is_urgent: extras.is_some_and(|extras| extras.priority == Some(FIRST_LEVEL)),
             prompts: prompts.len(),
@@ -61,7 +110,7 @@ impl Ask {
     pub fn of_one(tokens: &[i32], seed: Option<Seed>, is_urgent: bool, block_tokens: u32) -> Self {
         let named = seed.map(|seed| keys(tokens, block_tokens as usize, seed));
         Self {
-            keys: named.unwrap_or_default(),
+            keys: named.map_or_else(Arc::default, Arc::from),
             tokens: u32::try_from(tokens.len()).unwrap_or(u32::MAX),
             is_urgent,
             prompts: 1,

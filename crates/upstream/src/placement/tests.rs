@@ -7,6 +7,9 @@ use inflight_kserve::cache_state::{BlockChanges, CacheShape, CacheUpdate, Worker
 
 use super::seat::Next;
 use super::*;
+use crate::model::sampling_params::SamplingParams;
+use crate::phases::Phases;
+use crate::prompt_request::PromptRequest;
 
 const BLOCK: u32 = 4;
 
@@ -51,6 +54,70 @@ fn pair() -> (Arc<Placement>, Vec<Arc<Seat>>, Vec<i32>) {
     seats[0].take(&first(BlockChanges::default())).unwrap();
     seats[1].take(&first(stored(&prompt))).unwrap();
     (placement, seats, prompt)
+}
+
+fn params() -> SamplingParams {
+    SamplingParams {
+        n: 1,
+        max_tokens: 1,
+        streaming: true,
+        may_wait: false,
+        temperature: 0.0,
+        top_k: 1,
+        top_p: 1.0,
+        min_p: None,
+        seed: 1,
+        repetition_penalty: None,
+        presence_penalty: None,
+        frequency_penalty: None,
+        min_tokens: None,
+        end_id: None,
+        pad_id: None,
+        stop_ids: Vec::new(),
+        logit_bias: Vec::new(),
+        log_probs: None,
+        prompt_log_probs: None,
+        cached_tokens: false,
+        extras: None,
+    }
+}
+
+#[test]
+fn a_prompt_is_hashed_once_for_all_its_phases() {
+    let (tokens, params) = ((0..64).collect::<Vec<i32>>(), params());
+    let prompt = PromptRequest {
+        params: &params,
+        tokens: &tokens,
+        text: "",
+        stop: &[],
+        is_counted: true,
+        request_id: "",
+        trace: None,
+        timeout: None,
+        generated: &[],
+        phases: Phases::Both,
+    };
+    let (both, contexts) = (
+        [prompt],
+        [PromptRequest {
+            phases: Phases::Context,
+            ..prompt
+        }],
+    );
+    let named = Named::default();
+    let asked = Asked::new(&both, &named);
+    let first = asked.ask(BLOCK).keys;
+    assert_eq!(first.to_vec(), stored(&tokens).stored);
+    assert!(asked.ask(0).keys.is_empty());
+    for again in [asked.ask(BLOCK), Asked::new(&contexts, &named).ask(BLOCK)] {
+        assert!(Arc::ptr_eq(&again.keys, &first));
+    }
+    // Blocks of another size have other keys.
+    let others = asked.ask(2 * BLOCK).keys;
+    assert_eq!(
+        others.to_vec(),
+        keys(&tokens, 2 * BLOCK as usize, Seed::new(None, b""))
+    );
 }
 
 #[tokio::test(start_paused = true)]

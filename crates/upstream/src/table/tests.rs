@@ -11,6 +11,7 @@ use super::*;
 use crate::connection::Transport;
 use crate::handles::Handle;
 use crate::model::served::Protocol;
+use crate::placement::Named;
 use crate::prompt_request::PromptRequest;
 use crate::registry::Sequences;
 use crate::request_queue::NotSent;
@@ -95,7 +96,7 @@ fn ties_take_turns_and_the_least_loaded_wins() {
     let entry = table.find("m").unwrap();
     let pick = || {
         entry
-            .pick(suits("h"), &[], &[])
+            .pick(suits("h"), &[], &Asked::new(&[], &Named::default()))
             .unwrap()
             .0
             .address
@@ -111,10 +112,21 @@ fn ties_take_turns_and_the_least_loaded_wins() {
             .unwrap();
     }
     assert!((0..4).all(|_| pick() == "b:1"));
-    let elsewhere = entry.pick(suits("h"), &["b:1".into()], &[]).unwrap().0;
+    let elsewhere = entry
+        .pick(
+            suits("h"),
+            &["b:1".into()],
+            &Asked::new(&[], &Named::default()),
+        )
+        .unwrap()
+        .0;
     assert_eq!(&*elsewhere.address, "a:1");
     let tried = ["a:1", "b:1", "c:1"].map(Arc::from);
-    assert!(entry.pick(suits("h"), &tried, &[]).is_none());
+    assert!(
+        entry
+            .pick(suits("h"), &tried, &Asked::new(&[], &Named::default()))
+            .is_none()
+    );
 }
 
 #[test]
@@ -128,7 +140,10 @@ fn what_a_worker_does_for_other_models_is_load_as_well() {
     let _open = of_n.open(Arc::default(), Sequences::default()).unwrap();
     let entry = table.find("m").unwrap();
     for _ in 0..3 {
-        let picked = entry.pick(suits("h"), &[], &[]).unwrap().0;
+        let picked = entry
+            .pick(suits("h"), &[], &Asked::new(&[], &Named::default()))
+            .unwrap()
+            .0;
         assert_eq!(&*picked.address, "b:1");
     }
 }
@@ -146,7 +161,11 @@ async fn workers_that_report_are_placed_and_those_without_a_place_are_picked_too
     };
     let heard = [seated(0), seated(1)];
     let entry = table.find("m").unwrap();
-    let pick = || entry.pick(suits("h"), &[], &[]).unwrap();
+    let pick = || {
+        entry
+            .pick(suits("h"), &[], &Asked::new(&[], &Named::default()))
+            .unwrap()
+    };
     assert!(pick().1.is_none(), "none is heard");
     for connection in &heard {
         let update = CacheUpdate {
@@ -170,7 +189,11 @@ async fn workers_that_report_are_placed_and_those_without_a_place_are_picked_too
     ready(&table, 2, "m", "h");
     let entry = table.find("m").unwrap();
     let addresses: BTreeSet<_> = (0..3)
-        .map(|_| entry.pick(suits("h"), &[], &[]).unwrap())
+        .map(|_| {
+            entry
+                .pick(suits("h"), &[], &Asked::new(&[], &Named::default()))
+                .unwrap()
+        })
         .map(|(connection, placed)| (connection.address.to_string(), placed.is_none()))
         .collect();
     let all = ["a:1", "b:1", "c:1"].map(|address| (address.to_owned(), true));
@@ -199,7 +222,7 @@ async fn a_worker_that_is_taken_out_keeps_its_requests_and_gets_no_more() {
         &*table
             .find("m")
             .unwrap()
-            .pick(suits("h"), &[], &[])
+            .pick(suits("h"), &[], &Asked::new(&[], &Named::default()))
             .unwrap()
             .0
             .address,
@@ -231,7 +254,7 @@ fn a_lost_worker_is_passed_over_and_its_model_stays_known() {
     let entry = table.find("m").unwrap();
     let pick = |hash| {
         entry
-            .pick(suits(hash), &[], &[])
+            .pick(suits(hash), &[], &Asked::new(&[], &Named::default()))
             .map(|(connection, _)| connection.address.to_string())
     };
     assert_eq!(
@@ -293,16 +316,31 @@ fn workers_for_contexts_get_whole_requests_where_no_other_can() {
             ..suits("h")
         };
         let tried: Vec<Arc<str>> = tried.iter().map(|one| Arc::from(*one)).collect();
-        let (picked, _) = entry.pick(suits, &tried, &[])?;
+        let (picked, _) = entry.pick(suits, &tried, &Asked::new(&[], &Named::default()))?;
         Some(picked.address.to_string())
     };
     let is_split = |tried: &[&str]| {
         let tried: Vec<Arc<str>> = tried.iter().map(|one| Arc::from(*one)).collect();
-        let always = entry.splits(Disaggregate::Always, suits("h"), &tried, &[]);
-        assert!(!entry.splits(Disaggregate::Never, suits("h"), &tried, &[]));
+        let always = entry.splits(
+            Disaggregate::Always,
+            suits("h"),
+            &tried,
+            &Asked::new(&[], &Named::default()),
+        );
+        assert!(!entry.splits(
+            Disaggregate::Never,
+            suits("h"),
+            &tried,
+            &Asked::new(&[], &Named::default())
+        ));
         // Nothing is known of them.
         assert_eq!(
-            entry.splits(Disaggregate::Auto, suits("h"), &tried, &[]),
+            entry.splits(
+                Disaggregate::Auto,
+                suits("h"),
+                &tried,
+                &Asked::new(&[], &Named::default())
+            ),
             always
         );
         always
