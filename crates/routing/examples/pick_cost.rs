@@ -65,7 +65,8 @@ fn main() {
             tokens: 32 * BLOCKS as u32,
             block_tokens: 32,
             is_urgent: false,
-            is_transferred: false,
+            spares_streams: false,
+            transfer: None,
         };
         let mut held = Held::default();
         let lookup = cost(|_| index.find(black_box(&keys), &mut held));

@@ -16,8 +16,12 @@ pub struct Request {
     pub block_tokens: u32,
     /// Whether servers take it before those that are not.
     pub is_urgent: bool,
-    /// Whether its cache comes from another server, and nothing of its prompt is computed.
-    pub is_transferred: bool,
+    /// Whether what open requests wait for it counts: some servers compute prompts for others, and this one is chosen among
+    /// the others.
+    pub spares_streams: bool,
+    /// Its cache comes from another server, and nothing of its prompt is computed: seconds a token of what the server that it
+    /// goes to does not hold.
+    pub transfer: Option<Seconds>,
 }
 
 /// A server that may take the request.
@@ -34,28 +38,44 @@ pub struct Choice {
     pub server: u32,
     /// Tokens that are expected in its cache.
     pub cached_tokens: u32,
+    /// Tokens that come from another server.
+    pub moved_tokens: u32,
     /// Seconds until the server is expected to begin.
     pub wait: Seconds,
     /// Seconds that it is expected to compute.
     pub compute: Seconds,
     /// What choices compare, in seconds.
     pub cost: Seconds,
+    /// The share of the last time that the server computed.
+    pub busy: f64,
     /// Requests that it has.
     pub open: u32,
 }
 
 impl Request {
+    /// Tokens that come from another server to one that holds so many leading blocks, and the seconds that they take.
+    fn moved(&self, held: crate::index::Depth) -> (u32, Seconds) {
+        let Some(token_s) = self.transfer else {
+            return (0, 0.0);
+        };
+        let there = held.device.saturating_mul(self.block_tokens);
+        let moved = self.tokens.saturating_sub(there);
+        (moved, f64::from(moved) * token_s)
+    }
+
     /// The request as work of a server that holds so many leading blocks.
     pub fn work(&self, held: crate::index::Depth) -> Work {
-        let tokens = |blocks: u32| match self.is_transferred {
-            true => self.tokens,
-            false => blocks.saturating_mul(self.block_tokens).min(self.tokens),
+        let tokens = |blocks: u32| match self.transfer {
+            Some(_) => self.tokens,
+            None => blocks.saturating_mul(self.block_tokens).min(self.tokens),
         };
         Work {
             tokens: self.tokens,
             on_device: tokens(held.device),
             on_host: tokens(held.host),
             is_urgent: self.is_urgent,
+            spares_streams: self.spares_streams,
+            is_transferred: self.transfer.is_some(),
         }
     }
 }
@@ -72,7 +92,9 @@ pub fn choose(
     let prices = expectations.prices();
     let mut best: Option<((u64, u32, u64), Choice)> = None;
     for Eligible { server, delay } in eligible {
-        let work = request.work(held.of(server));
+        let depth = held.of(server);
+        let work = request.work(depth);
+        let (moved_tokens, moving) = request.moved(depth);
         let Some(outlook) = expectations.outlook(server) else {
             continue;
         };
@@ -83,17 +105,20 @@ pub fn choose(
             wait,
             compute,
             cost,
+            busy,
         } = expected;
         // A float that is negative or not a number becomes 0.
-        let steps = ((cost + delay + prices.guess(server)) * (1.0 / EQUAL)) as u64;
+        let steps = ((cost + delay + moving + prices.guess(server)) * (1.0 / EQUAL)) as u64;
         let rank = (steps, outlook.open, outlook.last_turn);
         if best.is_none_or(|(least, _)| rank < least) {
             let choice = Choice {
                 server,
                 cached_tokens: work.on_host.max(work.on_device),
+                moved_tokens,
                 wait: wait + delay,
                 compute,
-                cost: cost + delay,
+                cost: cost + delay + moving,
+                busy,
                 open: outlook.open,
             };
             best = Some((rank, choice));

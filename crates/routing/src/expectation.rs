@@ -10,6 +10,7 @@
 //! wait    = pace × slow × tokens in front of the request that are not computed yet
 //! compute = pace × slow × tokens of the request that are not cached
 //! cost    = wait + price × compute + compute × (wait + compute / 2) / second + 3 s × recent + 5 ms × open
+//!           + compute × open, where some servers compute prompts for others
 //! ```
 //!
 //! `pace` is the server's learned seconds a prompt token. `slow` is 1 + running / 256: requests that generate share
@@ -30,6 +31,10 @@
 //!   longer on an H200; over the 200 tokens of an answer, and for both, that is 5 ms or more.
 //! - **Conversations come back.** A server that computed much lately holds what will be asked for next. What has no
 //!   cache anywhere goes where less was computed in the last minute (`recent`, a share of the time).
+//!
+//! Where some servers compute prompts for others ([`split`](crate::split)), those others are there for answers without
+//! pauses: each open request waits while a prompt is computed next to it, and each such wait counts. A request whose cache
+//! comes from another server computes nothing, and what its server computed lately does not count.
 //!
 //! The constants are not options. They were chosen once, over all cells of the table in `docs/ROUTING.md`: a lower price
 //! shortens the mean a little where caches have room and loses hits, a higher one the other way round.
@@ -115,6 +120,10 @@ pub struct Work {
     pub on_host: u32,
     /// Whether its server will take it before those that are not.
     pub is_urgent: bool,
+    /// Whether what open requests wait for it counts.
+    pub spares_streams: bool,
+    /// Whether its cache comes from another server.
+    pub is_transferred: bool,
 }
 
 /// What is expected of a server for one request.
@@ -126,6 +135,8 @@ pub struct Expected {
     pub compute: Seconds,
     /// What choices compare.
     pub cost: Seconds,
+    /// The share of the last time that the server computed.
+    pub busy: f64,
 }
 
 /// Names a request that was sent.
@@ -339,14 +350,20 @@ impl Prices {
         let seconds = outlook.pace.unwrap_or(self.fleet_seconds) * outlook.slow;
         let wait = outlook.wait(work.is_urgent, seconds, now);
         let compute = uncached(work) * seconds;
+        let open = f64::from(outlook.open);
+        let waiting = if work.spares_streams { open } else { 0.0 };
+        let busy = outlook.recent(now);
+        let recent = if work.is_transferred { 0.0 } else { busy };
         Some(Expected {
             wait,
             compute,
             cost: wait
                 + self.compute * compute
                 + ARRIVALS * compute * (wait + compute / 2.0)
-                + RECENT * outlook.recent(now)
-                + OPEN * f64::from(outlook.open),
+                + compute * waiting
+                + RECENT * recent
+                + OPEN * open,
+            busy,
         })
     }
 }

@@ -28,7 +28,7 @@
 //!
 //! let (mut held, now) = (Held::default(), 0.0);
 //! index.find(&[11, 12, 13], &mut held);
-//! let request = Request { tokens: 96, block_tokens: 32, is_urgent: false, is_transferred: false };
+//! let request = Request { tokens: 96, block_tokens: 32, is_urgent: false, spares_streams: false, transfer: None };
 //! let eligible = (0..2).map(|server| Eligible { server, delay: 0.0 });
 //! let choice = choose(&request, eligible, &held, &expectations, now).unwrap();
 //! assert_eq!((choice.server, choice.cached_tokens), (1, 64));

@@ -1,13 +1,31 @@
 //! Whether two servers are better than one for a request: one that computes its prompt, and another that generates what
 //! follows from the first one's cache. Owns the comparison and what is learned of the way between them. Pure.
+//!
+//! Both ways are compared by what all requests together wait, in seconds: the request itself, those that come after it,
+//! and the streams that a server has, each of which waits while a prompt is computed next to it. A hand-over is a wait as
+//! well, and not as others: all of it comes between two tokens of an answer that has just begun, and may be short.
+//!
+//! The constants are not options. They were chosen over the cells of the table in `docs/ROUTING.md`.
 
-use crate::choose::Choice;
-use crate::expectation::Seconds;
+use crate::choose::{Choice, Eligible, Request, choose};
+use crate::expectation::{Expectations, Seconds};
+use crate::index::Held;
 
 /// What the newest hand-over counts for.
 const NEWEST: f64 = 0.1;
 /// Tokens of a request whose hand-over says all of what a token takes, and nothing of what each request does.
 const LONG: f64 = 4096.0;
+
+/// What a second of a hand-over costs, in seconds of waiting that streams share which have run for a while.
+const OWN: f64 = 2.5;
+/// How much longer each stream's tokens take while blocks come next to it: 8% on an H200.
+const NEXT_TO_BLOCKS: f64 = 0.08;
+/// How much longer a prompt takes next to streams, whose steps come between its chunks: 20% on an H200.
+const NEXT_TO_STREAMS: f64 = 0.2;
+/// Requests that come at once, where any come: those of a recorded hour come in bursts.
+const BEHIND: f64 = 3.0;
+/// No server counts as busier.
+const BUSIEST: f64 = 0.95;
 
 /// How long requests take from one server to the other: each a while, and its tokens more.
 #[derive(Clone, Copy, Debug, Default)]
@@ -43,52 +61,136 @@ impl HandOvers {
         self.each.learn(took - token * tokens, 1.0 - share);
     }
 
+    /// Seconds that a token takes.
+    pub fn token_s(&self) -> Seconds {
+        self.token.value
+    }
+
     /// How long a request of so many tokens will probably take; 0 before the first: it has to be tried to be known.
     pub fn expected(&self, tokens: u32) -> Seconds {
         self.each.value + self.token.value * f64::from(tokens)
     }
 }
 
-/// Whether a request should go to the server `context`, and from there to another one, rather than to `whole` alone. Every
-/// request that `whole` has waits while it computes the prompt.
-pub fn pays(context: &Choice, hand_over: Seconds, whole: &Choice) -> bool {
-    let disturbed = whole.compute * f64::from(whole.open);
-    context.cost + hand_over < whole.cost + disturbed
+/// What a comparison looks at.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// What servers have of the request's blocks.
+    pub held: &'a Held,
+    pub expectations: &'a Expectations,
+    pub hand_overs: &'a HandOvers,
+    pub now: Seconds,
+}
+
+impl Known<'_> {
+    /// Whether a request should be computed by one of `contexts` and continued by one of `others`, rather than be computed
+    /// by one of those alone. `None`: on one side, none is known and not drained.
+    pub fn splits(
+        &self,
+        request: &Request,
+        contexts: impl IntoIterator<Item = Eligible>,
+        others: impl IntoIterator<Item = Eligible> + Clone,
+    ) -> Option<bool> {
+        let context = self.choose(request, contexts)?;
+        let moved = Request {
+            transfer: Some(self.hand_overs.token_s()),
+            ..*request
+        };
+        let then = self.choose(&moved, others.clone())?;
+        let whole = Request {
+            spares_streams: true,
+            ..*request
+        };
+        let whole = self.choose(&whole, others)?;
+        let hand_over = self.hand_overs.expected(then.moved_tokens);
+        Some(pays(&context, hand_over, &then, &whole))
+    }
+
+    fn choose(
+        &self,
+        request: &Request,
+        among: impl IntoIterator<Item = Eligible>,
+    ) -> Option<Choice> {
+        choose(request, among, self.held, self.expectations, self.now)
+    }
+}
+
+/// Whether a request should go to the server `context`, and from there to `then`, rather than to `whole` alone.
+fn pays(context: &Choice, hand_over: Seconds, then: &Choice, whole: &Choice) -> bool {
+    let pauses = hand_over * (OWN + NEXT_TO_BLOCKS * f64::from(then.open));
+    let split = context.wait + context.compute + behind(context) + pauses;
+    let streams = f64::from(whole.open);
+    let disturbed = whole.compute * (streams + NEXT_TO_STREAMS * streams.min(1.0));
+    split < whole.wait + whole.compute + behind(whole) + disturbed
+}
+
+/// What those wait that come after the request: the longer, the less time the server has left.
+fn behind(choice: &Choice) -> Seconds {
+    let busy = choice.busy.clamp(0.0, BUSIEST);
+    BEHIND * choice.compute * busy / (1.0 - busy)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn choice(wait: Seconds, compute: Seconds, open: u32) -> Choice {
+    /// Of a server that was busy for a share of the time, and has so many requests.
+    fn choice(wait: Seconds, compute: Seconds, open: u32, busy: f64) -> Choice {
         Choice {
             server: 0,
             cached_tokens: 0,
+            moved_tokens: 0,
             wait,
             compute,
             cost: wait + compute,
+            busy,
             open,
         }
     }
 
     #[test]
     fn a_prompt_goes_elsewhere_where_it_would_disturb_more_than_that_takes() {
-        for (context, hand_over, whole, expected) in [
+        let idle = choice(0.0, 1.0, 0, 0.0);
+        for (context, hand_over, then, whole, expected) in [
             // Nobody is disturbed, and one server is as quick.
-            (choice(0.0, 1.0, 0), 0.1, choice(0.0, 1.0, 0), false),
-            (choice(0.0, 1.0, 0), 0.1, choice(0.0, 1.0, 1), true),
+            (idle, 0.1, 0, choice(0.0, 1.0, 0, 0.0), false),
+            (idle, 0.1, 0, choice(0.0, 1.0, 1, 0.0), true),
             // It is cached there, or nearly.
-            (choice(0.0, 1.0, 0), 0.1, choice(0.0, 0.001, 64), false),
-            // The servers for contexts have much to do.
-            (choice(9.0, 1.0, 0), 0.1, choice(0.0, 1.0, 4), false),
-            (choice(9.0, 1.0, 0), 0.1, choice(0.0, 1.0, 64), true),
-            // The way is long.
-            (choice(0.0, 1.0, 0), 3.0, choice(0.0, 1.0, 2), false),
+            (idle, 0.1, 0, choice(0.0, 0.001, 64, 0.0), false),
+            // The servers for contexts have much to do, now or all the time.
+            (
+                choice(9.0, 1.0, 0, 0.0),
+                0.1,
+                0,
+                choice(0.0, 1.0, 4, 0.0),
+                false,
+            ),
+            (
+                choice(9.0, 1.0, 0, 0.0),
+                0.1,
+                0,
+                choice(0.0, 1.0, 64, 0.0),
+                true,
+            ),
+            (
+                choice(0.0, 1.0, 0, 0.9),
+                0.1,
+                0,
+                choice(0.0, 1.0, 4, 0.0),
+                false,
+            ),
+            // Or the others have.
+            (idle, 0.1, 0, choice(0.0, 1.0, 0, 0.9), true),
+            // The way is long, or many wait for what comes.
+            (idle, 3.0, 0, choice(0.0, 1.0, 2, 0.0), false),
+            (idle, 0.3, 0, choice(0.0, 1.0, 2, 0.0), true),
+            (idle, 0.3, 64, choice(0.0, 1.0, 2, 0.0), false),
         ] {
+            let then = choice(0.0, 0.0, then, 0.0);
             assert_eq!(
-                pays(&context, hand_over, &whole),
+                pays(&context, hand_over, &then, &whole),
                 expected,
-                "{context:?} {whole:?}"
+                "{context:?} {hand_over} {then:?} {whole:?}"
             );
         }
     }

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use inflight_routing::expectation::{Expectations, Report};
 use inflight_routing::index::{Held, Index, Level};
+use inflight_routing::split::{HandOvers, Known};
 use inflight_routing::{Choice, Eligible, Request, choose};
 
 const KEYS: [u64; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
@@ -13,7 +14,8 @@ const REQUEST: Request = Request {
     tokens: 8 * 512,
     block_tokens: 512,
     is_urgent: false,
-    is_transferred: false,
+    spares_streams: false,
+    transfer: None,
 };
 
 struct Fleet {
@@ -155,4 +157,64 @@ fn a_lone_gateway_guesses_nothing() {
         }
         assert_eq!(fleet.choose(&REQUEST, 1.0).unwrap().server, 1, "{seed}");
     }
+}
+
+#[test]
+fn what_streams_wait_counts_where_others_compute_prompts() {
+    let mut fleet = Fleet::new(2);
+    // One computed lately and has nothing to do, the other one generates.
+    fleet.report(0, |report| {
+        report.computed_tokens = 40_000;
+        report.computed_seconds = 4.0;
+    });
+    fleet.report(1, |report| report.running = 4);
+    let sparing = Request {
+        spares_streams: true,
+        ..REQUEST
+    };
+    assert_eq!(fleet.choose(&REQUEST, 0.0).unwrap().server, 1);
+    assert_eq!(fleet.choose(&sparing, 0.0).unwrap().server, 0);
+    // What computes nothing disturbs nobody.
+    let moved = Request {
+        transfer: Some(1e-5),
+        ..sparing
+    };
+    assert_eq!(fleet.choose(&moved, 0.0).unwrap().server, 0);
+    // It goes where the least has to come from elsewhere.
+    fleet.index.stored(1, None, &KEYS[..6], Level::Device);
+    let choice = fleet.choose(&moved, 0.0).unwrap();
+    assert_eq!((choice.server, choice.moved_tokens), (1, 2 * 512));
+}
+
+#[test]
+fn a_request_is_split_where_streams_would_wait_for_it() {
+    let eligible =
+        |servers: std::ops::Range<u32>| servers.map(|server| Eligible { server, delay: 0.0 });
+    // The first one is for contexts.
+    let splits = |change: &dyn Fn(&mut Fleet)| {
+        let mut fleet = Fleet::new(2);
+        change(&mut fleet);
+        let (mut held, mut hand_overs) = (Held::default(), HandOvers::default());
+        hand_overs.learn(8 * 512, 0.05);
+        fleet.index.find(&KEYS, &mut held);
+        let known = Known {
+            held: &held,
+            expectations: &fleet.expectations,
+            hand_overs: &hand_overs,
+            now: 0.0,
+        };
+        known.splits(&REQUEST, eligible(0..1), eligible(1..2))
+    };
+    let running =
+        |running| move |fleet: &mut Fleet| fleet.report(1, |report| report.running = running);
+    assert_eq!(splits(&|_| ()), Some(false));
+    assert_eq!(splits(&running(8)), Some(true));
+    assert_eq!(
+        splits(&|fleet| {
+            running(8)(fleet);
+            fleet.index.stored(1, None, &KEYS, Level::Device);
+        }),
+        Some(false)
+    );
+    assert_eq!(splits(&|fleet| fleet.expectations.remove(0)), None);
 }

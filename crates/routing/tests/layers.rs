@@ -13,7 +13,7 @@ const CRATE: Arrows = &[
     ("expectation", &[]),
     ("estimate", &["index"]),
     ("choose", &["expectation", "index"]),
-    ("split", &["choose", "expectation"]),
+    ("split", &["choose", "expectation", "index"]),
 ];
 
 #[rustfmt::skip]

@@ -6,12 +6,14 @@ use std::io::{BufReader, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Parser;
+use clap::error::ErrorKind;
 
+use crate::apart::{Apart, Disaggregate, run_apart};
 use crate::goal::{Goal, workers_for};
 use crate::plot::page;
 use crate::policy::Policy;
 use crate::run::{Arrivals, Fleet, ceiling, run};
-use crate::table::{Row, json, text};
+use crate::table::{Objective, Row, json, phases_json, phases_text, text};
 use crate::trace::Trace;
 use crate::worker::Machine;
 
@@ -65,6 +67,24 @@ struct Options {
     /// Percentage of requests that must meet `--goal`.
     #[arg(long, value_name = "PERCENT", default_value_t = 90.0, value_parser = percentage)]
     goal_percent: f64,
+    /// Of the workers, those that compute prompts for the others; compares what is split with `--disaggregate` `auto`,
+    /// `always` and `never`, and the same number of workers that are all for both phases.
+    #[arg(long, value_name = "WORKERS", conflicts_with_all = ["policy", "goal"])]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    context_workers: Option<u32>,
+    /// Tokens whose blocks a worker fetches from another one in a second; the default is a model of 8B on H200s of one
+    /// host.
+    #[arg(long, value_name = "TOKENS", default_value_t = 65_000.0, value_parser = positive)]
+    #[arg(requires = "context_workers")]
+    transfer_tokens_per_s: f64,
+    /// Milliseconds to the first token, at most, of a request that meets the objective.
+    #[arg(long, value_name = "MS", default_value_t = 2_000.0, value_parser = positive)]
+    #[arg(requires = "context_workers")]
+    first_token_ms: f64,
+    /// Mean milliseconds between tokens, at most, of a request that meets the objective.
+    #[arg(long, value_name = "MS", default_value_t = 25.0, value_parser = positive)]
+    #[arg(requires = "context_workers")]
+    inter_token_ms: f64,
     /// Seed of which reports are lost.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -94,9 +114,13 @@ where
     if let Some(name) = name.filter(|name| name.starts_with("inflight ")) {
         command = command.bin_name(name);
     }
-    let parsed = command.try_get_matches_from(args);
+    let parsed = command.try_get_matches_from_mut(args);
     let options =
         parsed.and_then(|found| <Options as clap::FromArgMatches>::from_arg_matches(&found));
+    let options = options.and_then(|options| match options.problem() {
+        Some(problem) => Err(command.error(ErrorKind::ValueValidation, problem)),
+        None => Ok(options),
+    });
     let options = match options {
         Ok(options) => options,
         Err(error) => {
@@ -124,6 +148,9 @@ where
 fn simulate(options: &Options) -> Result<String, String> {
     let trace = read(&options.trace)?;
     let fleet = options.fleet();
+    if let Some(context_workers) = options.context_workers {
+        return compare_phases(options, &trace, &fleet, context_workers);
+    }
     let policies = if options.policy.is_empty() {
         &Policy::ALL[..]
     } else {
@@ -152,21 +179,62 @@ fn simulate(options: &Options) -> Result<String, String> {
         let figures = run(&trace, &fleet, *policy, &mut |ended| bar.show(ended, total));
         bar.clear();
         rows.push(Row {
-            policy: *policy,
+            name: policy.name(),
             figures,
             needed,
         });
     }
-    if let Some(path) = &options.plot {
-        let title = title(options, &trace);
-        std::fs::write(path, page(&title, &rows))
-            .map_err(|error| format!("`{}` cannot be written: {error}", path.display()))?;
-    }
+    plot(options, &trace, &rows)?;
     Ok(if options.json {
         json(ceiling, &rows)
     } else {
         text(&title(options, &trace), ceiling, &rows)
     })
+}
+
+fn compare_phases(
+    options: &Options,
+    trace: &Trace,
+    fleet: &Fleet,
+    context_workers: u32,
+) -> Result<String, String> {
+    let mut rows = Vec::new();
+    for (place, disaggregate) in Disaggregate::ALL.into_iter().enumerate() {
+        let name = disaggregate.name();
+        let of = Disaggregate::ALL.len();
+        let mut bar = Bar::new(options, &format!("{}/{of} {name}", place + 1));
+        let apart = Apart {
+            context_workers,
+            disaggregate,
+            transfer_tokens_per_s: options.transfer_tokens_per_s,
+        };
+        let total = trace.requests.len();
+        let figures = run_apart(trace, fleet, &apart, &mut |ended| bar.show(ended, total));
+        bar.clear();
+        rows.push(Row {
+            name,
+            figures,
+            needed: None,
+        });
+    }
+    plot(options, trace, &rows)?;
+    let objective = Objective {
+        first_token_s: options.first_token_ms / 1e3,
+        between_s: options.inter_token_ms / 1e3,
+    };
+    Ok(if options.json {
+        phases_json(objective, &rows)
+    } else {
+        phases_text(&title(options, trace), objective, &rows)
+    })
+}
+
+fn plot(options: &Options, trace: &Trace, rows: &[Row]) -> Result<(), String> {
+    let Some(path) = &options.plot else {
+        return Ok(());
+    };
+    std::fs::write(path, page(&title(options, trace), rows))
+        .map_err(|error| format!("`{}` cannot be written: {error}", path.display()))
 }
 
 fn read(path: &Path) -> Result<Trace, String> {
@@ -178,6 +246,18 @@ fn read(path: &Path) -> Result<Trace, String> {
 }
 
 impl Options {
+    /// Why the options do not fit one another.
+    fn problem(&self) -> Option<String> {
+        let contexts = self.context_workers?;
+        let workers = self.workers;
+        (contexts >= workers).then(|| {
+            format!(
+                "`--context-workers` must be below `--workers`, which is `{workers}`: others generate what \
+                 follows; got `{contexts}`"
+            )
+        })
+    }
+
     fn fleet(&self) -> Fleet {
         Fleet {
             workers: self.workers,
@@ -203,7 +283,13 @@ fn title(options: &Options, trace: &Trace) -> String {
         .unwrap_or_default()
         .to_string_lossy();
     let workers = match options.goal {
-        None => format!("{} workers", options.workers),
+        None => match options.context_workers {
+            None => format!("{} workers", options.workers),
+            Some(contexts) => format!(
+                "{} workers, {contexts} of them for contexts",
+                options.workers
+            ),
+        },
         Some(goal) => format!("{}% within {goal} s", options.goal_percent),
     };
     let arrivals = match options.arrivals {

@@ -1,5 +1,23 @@
 //! What a run came to. Owns the figures; prints nothing.
 
+use crate::streams::Gaps;
+
+/// A request that was answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Answered {
+    pub first_token_s: f64,
+    /// Until the last one.
+    pub answered_s: f64,
+    pub tokens: u32,
+}
+
+impl Answered {
+    /// The mean time between its tokens; 0: it had one.
+    pub fn between_s(&self) -> f64 {
+        (self.answered_s - self.first_token_s) / f64::from(self.tokens.saturating_sub(1)).max(1.0)
+    }
+}
+
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
@@ -10,6 +28,12 @@ pub struct Figures {
     /// Seconds that each worker computed.
     pub busy_s: Vec<f64>,
     pub end_s: f64,
+    /// Times between tokens, where they are modeled.
+    pub gaps: Gaps,
+    /// Each request, where its tokens are modeled.
+    pub answered: Vec<Answered>,
+    /// Requests of which one worker computed the prompt, and another one what followed.
+    pub split: u64,
 }
 
 impl Figures {
@@ -29,6 +53,24 @@ impl Figures {
             .get(rank.max(1) - 1)
             .copied()
             .unwrap_or(0.0)
+    }
+
+    /// The share of the requests whose first token, and whose tokens on average, came in these seconds.
+    pub fn good_share(&self, first_token_s: f64, between_s: f64) -> f64 {
+        let meets =
+            |one: &&Answered| one.first_token_s <= first_token_s && one.between_s() <= between_s;
+        self.answered.iter().filter(meets).count() as f64 / (self.answered.len() as f64).max(1.0)
+    }
+
+    /// The share of requests of which two workers did a part.
+    pub fn split_share(&self) -> f64 {
+        self.split as f64 / (self.answered.len() as f64).max(1.0)
+    }
+
+    /// The mean time until a request was answered, in seconds: each wait counts, for a first token and for a later one.
+    pub fn whole_s(&self) -> f64 {
+        let sum: f64 = self.answered.iter().map(|one| one.answered_s).sum();
+        sum / (self.answered.len() as f64).max(1.0)
     }
 
     /// The workers' busy time: its standard deviation over its mean; 0 is even.

@@ -2,10 +2,12 @@
 //! a report to the routing crate, as a gateway would have it.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
-use inflight_routing::choose::Request;
+use inflight_routing::choose::{Choice, Eligible, Request, choose};
 use inflight_routing::expectation::{Expectations, Report, Ticket};
 use inflight_routing::index::{Held, Index, Level};
+use inflight_routing::split::{HandOvers, Known as Sides};
 
 use crate::policy::{Policy, Sight, View};
 use crate::trace::{BLOCK_TOKENS, Trace};
@@ -13,6 +15,15 @@ use crate::worker::{CacheChange, Machine, Reported};
 
 /// Turns before this one are those of workers that were never used.
 pub(crate) const FIRST_TURN: u64 = 1 << 32;
+
+/// What a worker is to do of a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Part {
+    /// All of it, where there are workers for contexts.
+    pub(crate) spares_streams: bool,
+    /// What follows its prompt, whose blocks come from another worker.
+    pub(crate) is_transferred: bool,
+}
 
 /// A request that a worker has not reported yet.
 #[derive(Debug)]
@@ -35,6 +46,7 @@ pub(crate) struct Gateway {
     index: Index,
     expectations: Expectations,
     held: Held,
+    hand_overs: HandOvers,
     known: Vec<Known>,
     views: Vec<View>,
     keys: Vec<u64>,
@@ -52,6 +64,7 @@ impl Gateway {
             index: Index::new(most_blocks),
             expectations,
             held: Held::default(),
+            hand_overs: HandOvers::default(),
             known: (0..workers).map(|_| Known::default()).collect(),
             views: (0..workers)
                 .map(|worker| View::unused(seed, worker))
@@ -69,17 +82,8 @@ impl Gateway {
         machine: &Machine,
         now: f64,
     ) -> Ticket {
-        self.keys.clear();
-        self.keys
-            .extend(trace.blocks(request).iter().map(|block| key(*block)));
-        self.index.find(&self.keys, &mut self.held);
+        let ask = self.look_up(trace, request, Part::default());
         let recorded = &trace.requests[request as usize];
-        let ask = Request {
-            tokens: recorded.input_tokens,
-            block_tokens: BLOCK_TOKENS,
-            is_urgent: false,
-            is_transferred: false,
-        };
         if self.policy != Policy::Inflight {
             for (view, known) in self.views.iter_mut().zip(&self.known) {
                 let last_turn = view.last_turn;
@@ -99,6 +103,65 @@ impl Gateway {
         };
         let server = self.policy.pick(&sight);
         self.turn += 1;
+        self.count(&ask, server, now)
+    }
+
+    /// Whether one of the workers for contexts should compute a request that one of the others continues.
+    pub(crate) fn splits(
+        &mut self,
+        trace: &Trace,
+        request: u32,
+        contexts: Range<u32>,
+        others: Range<u32>,
+        now: f64,
+    ) -> bool {
+        let ask = self.look_up(trace, request, Part::default());
+        let sides = Sides {
+            held: &self.held,
+            expectations: &self.expectations,
+            hand_overs: &self.hand_overs,
+            now,
+        };
+        let found = sides.splits(&ask, eligible(contexts), eligible(others));
+        found.unwrap_or(true)
+    }
+
+    /// Chooses one of these workers and counts the request as sent there. `None`: there are none.
+    pub(crate) fn place(
+        &mut self,
+        trace: &Trace,
+        request: u32,
+        workers: Range<u32>,
+        part: Part,
+        now: f64,
+    ) -> Option<(Ticket, Choice)> {
+        let ask = self.look_up(trace, request, part);
+        let (held, expectations) = (&self.held, &self.expectations);
+        let choice = choose(&ask, eligible(workers), held, expectations, now)?;
+        Some((self.count(&ask, choice.server, now), choice))
+    }
+
+    /// A hand-over of so many tokens took so long.
+    pub(crate) fn handed_over(&mut self, tokens: u32, took: f64) {
+        self.hand_overs.learn(tokens, took);
+    }
+
+    fn look_up(&mut self, trace: &Trace, request: u32, part: Part) -> Request {
+        self.keys.clear();
+        self.keys
+            .extend(trace.blocks(request).iter().map(|block| key(*block)));
+        self.index.find(&self.keys, &mut self.held);
+        Request {
+            tokens: trace.requests[request as usize].input_tokens,
+            block_tokens: BLOCK_TOKENS,
+            is_urgent: false,
+            spares_streams: part.spares_streams,
+            transfer: part.is_transferred.then(|| self.hand_overs.token_s()),
+        }
+    }
+
+    /// Counts the request that was looked up as sent to a worker.
+    fn count(&mut self, ask: &Request, server: u32, now: f64) -> Ticket {
         let work = ask.work(self.held.of(server));
         let ticket = self.expectations.sent(server, &work, now);
         let place = server as usize;
@@ -182,6 +245,10 @@ impl Known {
         }
         view
     }
+}
+
+fn eligible(workers: Range<u32>) -> impl Iterator<Item = Eligible> + Clone {
+    workers.map(|server| Eligible { server, delay: 0.0 })
 }
 
 /// The chain key of a block.

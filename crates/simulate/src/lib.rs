@@ -3,21 +3,26 @@
 //! Owns the models of workers, gateways' knowledge and arrivals, and the command `inflight simulate`. Knows nothing of
 //! sockets, clocks and real workers. The same input gives the same output.
 
+mod apart;
 mod cache;
 mod cli;
+mod events;
 mod figures;
 mod gateway;
 mod goal;
 mod plot;
 mod policy;
 mod run;
+mod streams;
 mod table;
 mod trace;
 mod worker;
 
+pub use apart::{Apart, Disaggregate, run_apart};
 pub use cli::simulate_main;
-pub use figures::Figures;
+pub use figures::{Answered, Figures};
 pub use policy::Policy;
 pub use run::{Arrivals, Fleet, ceiling, run};
+pub use streams::Gaps;
 pub use trace::{Trace, TraceError};
 pub use worker::Machine;

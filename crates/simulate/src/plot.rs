@@ -51,7 +51,7 @@ pub(crate) fn page(title: &str, rows: &[Row]) -> String {
             // Writing to a string cannot fail.
             let _ = write!(path, "{x:.1},{y:.1} ");
         }
-        let name = row.policy.name();
+        let name = row.name;
         let _ = writeln!(
             svg,
             "<polyline fill=\"none\" stroke=\"{color}\" stroke-width=\"2\" points=\"{path}\"><title>{name}</title></polyline>"

@@ -1,11 +1,9 @@
 //! One run: gateways and workers in virtual time. Owns the order of events; the same input gives the same output.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use inflight_routing::expectation::Ticket;
 
 use crate::cache::Cache;
+use crate::events::{Events, Random};
 use crate::figures::Figures;
 use crate::gateway::Gateway;
 use crate::policy::Policy;
@@ -13,9 +11,9 @@ use crate::trace::{BLOCK_TOKENS, Trace};
 use crate::worker::{Machine, Worker};
 
 /// How long a worker gathers news before it reports, which includes the way.
-const REPORT_S: f64 = 0.02;
+pub(crate) const REPORT_S: f64 = 0.02;
 /// Blocks that a gateway's index may hold.
-const INDEX_BLOCKS: usize = 4 << 20;
+pub(crate) const INDEX_BLOCKS: usize = 4 << 20;
 
 /// When requests come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -40,8 +38,44 @@ pub struct Fleet {
     pub seed: u64,
 }
 
-/// Microseconds, so that times have one order.
-type Time = u64;
+impl Fleet {
+    /// Requests that come at a time, and when.
+    pub(crate) fn first_arrivals(&self, trace: &Trace) -> impl Iterator<Item = (f64, u32)> {
+        let waits = |request: &u32| trace.requests[*request as usize].continues.is_some();
+        let thinks = self.arrivals == Arrivals::ThinkTime;
+        let requests = (0..trace.requests.len() as u32).filter(move |one| !(thinks && waits(one)));
+        requests.map(|one| {
+            let recorded_s = trace.requests[one as usize].at_ms / 1e3;
+            (recorded_s / self.rate, one)
+        })
+    }
+
+    /// Those that come after each request ended.
+    pub(crate) fn next_arrivals(&self, trace: &Trace) -> Vec<Vec<u32>> {
+        let mut next = vec![Vec::new(); trace.requests.len()];
+        if self.arrivals == Arrivals::ThinkTime {
+            for (request, recorded) in (0..).zip(&trace.requests) {
+                if let Some(before) = recorded.continues {
+                    next[before as usize].push(request);
+                }
+            }
+        }
+        next
+    }
+
+    /// The recorded time between two requests, less the time that an idle worker needs for the first.
+    pub(crate) fn think_s(&self, trace: &Trace, before: u32, next: u32) -> f64 {
+        let [before, next] = [before, next].map(|one| &trace.requests[one as usize]);
+        let answered = f64::from(before.input_tokens) / self.machine.prompt_tokens_per_s
+            + f64::from(before.output_tokens) * self.machine.token_s;
+        ((next.at_ms - before.at_ms) / 1e3 / self.rate - answered).max(0.0)
+    }
+
+    /// The seed of a gateway, each another one.
+    pub(crate) fn seed_of(&self, gateway: u32) -> u64 {
+        (u64::from(gateway) + 1).wrapping_mul(0xd6e8_feb8_6659_fd93) ^ self.seed
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
@@ -64,8 +98,7 @@ pub fn run(
 struct Run<'a> {
     trace: &'a Trace,
     fleet: &'a Fleet,
-    events: BinaryHeap<Reverse<(Time, u64, Event)>>,
-    count: u64,
+    events: Events<Event>,
     gateways: Vec<Gateway>,
     workers: Vec<Worker>,
     /// One for each worker, or one for all.
@@ -95,12 +128,10 @@ impl<'a> Run<'a> {
         Self {
             trace,
             fleet,
-            events: BinaryHeap::new(),
-            count: 0,
+            events: Events::new(),
             gateways: gateways
                 .map(|place| {
-                    let seed =
-                        (u64::from(place) + 1).wrapping_mul(0xd6e8_feb8_6659_fd93) ^ fleet.seed;
+                    let seed = fleet.seed_of(place);
                     Gateway::new(policy, fleet.workers, INDEX_BLOCKS, seed)
                 })
                 .collect(),
@@ -118,28 +149,18 @@ impl<'a> Run<'a> {
                 };
                 trace.requests.len()
             ],
-            next: vec![Vec::new(); trace.requests.len()],
+            next: fleet.next_arrivals(trace),
             random: Random(fleet.seed),
         }
     }
 
     fn run(mut self, progress: &mut dyn FnMut(usize)) -> Figures {
         let mut figures = Figures::default();
-        for (place, recorded) in self.trace.requests.iter().enumerate() {
-            let request = place as u32;
-            match recorded.continues {
-                Some(before) if self.fleet.arrivals == Arrivals::ThinkTime => {
-                    self.next[before as usize].push(request);
-                }
-                _ => self.at(
-                    recorded.at_ms / 1e3 / self.fleet.rate,
-                    Event::Arrive { request },
-                ),
-            }
+        for (at, request) in self.fleet.first_arrivals(self.trace) {
+            self.events.at(at, Event::Arrive { request });
         }
         let mut ended = 0;
-        while let Some(Reverse((time, _, event))) = self.events.pop() {
-            let now = time as f64 / 1e6;
+        while let Some((now, event)) = self.events.next() {
             match event {
                 Event::Arrive { request } => self.arrive(request, now, &mut figures),
                 Event::Computed { worker } => self.computed(worker, now, &mut figures),
@@ -157,12 +178,6 @@ impl<'a> Run<'a> {
         figures.first_token_s.sort_by(f64::total_cmp);
         figures.busy_s = self.workers.iter().map(|one| one.busy_s).collect();
         figures
-    }
-
-    fn at(&mut self, seconds: f64, event: Event) {
-        self.count += 1;
-        let time = (seconds * 1e6).ceil() as Time;
-        self.events.push(Reverse((time, self.count, event)));
     }
 
     fn cache(&self, worker: u32) -> usize {
@@ -195,17 +210,16 @@ impl<'a> Run<'a> {
     fn begin(&mut self, worker: u32, now: f64, figures: &mut Figures) {
         let cache = self.cache(worker);
         let one = &mut self.workers[worker as usize];
-        let begun = one.begin(
-            self.trace,
-            &mut self.caches[cache],
-            &self.fleet.machine,
-            now,
-        );
+        let machine = &self.fleet.machine;
+        let begun = one.begin(self.trace, &self.caches[cache], now, |tokens, running| {
+            let seconds = machine.next_to(running, tokens);
+            (seconds, seconds)
+        });
         if let Some((until, request, cached)) = begun {
             let recorded = &self.trace.requests[request as usize];
             figures.input_tokens += u64::from(recorded.input_tokens);
             figures.cached_tokens += cached;
-            self.at(until, Event::Computed { worker });
+            self.events.at(until, Event::Computed { worker });
         }
     }
 
@@ -217,9 +231,11 @@ impl<'a> Run<'a> {
             figures.first_token_s.push(now - state.arrived);
             let gateway = request as usize % self.gateways.len();
             self.gateways[gateway].started(state.ticket, now);
+            self.workers[worker as usize].generates();
             let recorded = &self.trace.requests[request as usize];
             let answer = f64::from(recorded.output_tokens) * self.fleet.machine.token_s;
-            self.at(now + answer, Event::Ended { worker, request });
+            self.events
+                .at(now + answer, Event::Ended { worker, request });
         }
         self.begin(worker, now, figures);
         self.news(worker, now);
@@ -230,25 +246,16 @@ impl<'a> Run<'a> {
         let gateway = request as usize % self.gateways.len();
         self.gateways[gateway].ended(self.requests[request as usize].ticket);
         for next in std::mem::take(&mut self.next[request as usize]) {
-            let think = self.think_s(request, next);
-            self.at(now + think, Event::Arrive { request: next });
+            let think = self.fleet.think_s(self.trace, request, next);
+            self.events.at(now + think, Event::Arrive { request: next });
         }
         self.news(worker, now);
-    }
-
-    /// The recorded time between two requests, less the time that an idle worker needs for the first.
-    fn think_s(&self, before: u32, next: u32) -> f64 {
-        let [before, next] = [before, next].map(|one| &self.trace.requests[one as usize]);
-        let machine = &self.fleet.machine;
-        let answered = f64::from(before.input_tokens) / machine.prompt_tokens_per_s
-            + f64::from(before.output_tokens) * machine.token_s;
-        ((next.at_ms - before.at_ms) / 1e3 / self.fleet.rate - answered).max(0.0)
     }
 
     fn news(&mut self, worker: u32, now: f64) {
         if !self.workers[worker as usize].has_news {
             self.workers[worker as usize].has_news = true;
-            self.at(now + REPORT_S, Event::Report { worker });
+            self.events.at(now + REPORT_S, Event::Report { worker });
         }
     }
 
@@ -277,18 +284,4 @@ pub fn ceiling(trace: &Trace, blocks: usize) -> f64 {
         }
     }
     cached as f64 / (input as f64).max(1.0)
-}
-
-/// SplitMix64: small, and the same everywhere.
-struct Random(u64);
-
-impl Random {
-    /// From 0 to below 1.
-    fn share(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
-    }
 }

@@ -17,6 +17,16 @@ pub struct Machine {
     pub token_s: f64,
 }
 
+impl Machine {
+    /// Seconds that a prompt's tokens take next to so many answers, of which a generated token costs as much as one of a
+    /// prompt.
+    pub(crate) fn next_to(&self, running: u32, tokens: u64) -> f64 {
+        let generated_per_s = f64::from(running) / self.token_s;
+        let share = (1.0 - generated_per_s / self.prompt_tokens_per_s).max(LEAST_SHARE);
+        tokens as f64 / (self.prompt_tokens_per_s * share)
+    }
+}
+
 /// The least share of a worker's time that prompts get, however many answers it generates.
 const LEAST_SHARE: f64 = 0.1;
 
@@ -62,6 +72,8 @@ struct Computing {
     tokens: u64,
     from: f64,
     until: f64,
+    /// Those that it works on the prompt.
+    seconds: f64,
     /// Leading blocks that were cached.
     cached: usize,
 }
@@ -134,67 +146,98 @@ impl Worker {
         self.tickets[gateway] = ticket;
     }
 
-    /// Begins with the next prompt, if there is one. Returns when it is computed, and its cached tokens.
+    /// Begins with the next prompt, if there is one. Returns when it is computed, and its cached tokens. `takes`: the
+    /// seconds that so many tokens take next to so many answers, and those of them that are the prompt's.
     pub(crate) fn begin(
         &mut self,
         trace: &Trace,
-        cache: &mut Cache,
-        machine: &Machine,
+        cache: &Cache,
         now: f64,
+        takes: impl FnOnce(u64, u32) -> (f64, f64),
     ) -> Option<(f64, u32, u64)> {
         let Waiting { request, uncached } = self.queue.pop_front()?;
         self.queued_tokens -= uncached;
         let cached = cache.leading(trace.blocks(request));
         let tokens = uncached_tokens(trace, request, cached);
-        // A generated token costs as much as one of a prompt.
-        let generated_per_s = f64::from(self.running) / machine.token_s;
-        let share = (1.0 - generated_per_s / machine.prompt_tokens_per_s).max(LEAST_SHARE);
-        let seconds = tokens as f64 / (machine.prompt_tokens_per_s * share);
+        let (lasts, seconds) = takes(tokens, self.running);
         self.computing = Some(Computing {
             request,
             tokens,
             from: now,
-            until: now + seconds,
+            until: now + lasts,
+            seconds,
             cached,
         });
         self.busy_s += seconds;
         let input = u64::from(trace.requests[request as usize].input_tokens);
-        Some((now + seconds, request, input - tokens))
+        Some((now + lasts, request, input - tokens))
     }
 
     /// The prompt is computed: its blocks are in the cache, and its answer begins.
     pub(crate) fn computed(&mut self, trace: &Trace, cache: &mut Cache) -> Option<u32> {
         let done = self.computing.take()?;
-        let blocks = trace.blocks(done.request);
+        for block in trace.blocks(done.request) {
+            forget(&mut self.pending, *block);
+        }
+        self.store(trace, done.request, done.cached, cache);
+        self.computed_tokens += done.tokens;
+        self.computed_seconds += done.seconds;
+        Some(done.request)
+    }
+
+    /// The answer to a prompt begins.
+    pub(crate) fn generates(&mut self) {
+        self.running += 1;
+    }
+
+    /// Takes a request whose blocks come from another worker.
+    pub(crate) fn expect(&mut self, trace: &Trace, request: u32, gateway: usize, ticket: u64) {
+        for block in trace.blocks(request) {
+            *self.active.entry(*block).or_default() += 1;
+        }
+        self.tickets[gateway] = ticket;
+    }
+
+    /// The blocks of a request are here.
+    pub(crate) fn fetched(&mut self, trace: &Trace, request: u32, cache: &mut Cache) {
+        let from = cache.leading(trace.blocks(request));
+        self.store(trace, request, from, cache);
+    }
+
+    /// The answer to a request comes from elsewhere.
+    pub(crate) fn left(&mut self, trace: &Trace, request: u32) {
+        for block in trace.blocks(request) {
+            forget(&mut self.active, *block);
+        }
+    }
+
+    /// Seconds of prompts that an iteration has: no more of each that waits, and no more in all.
+    pub(crate) fn waiting_s(&self, prompt_tokens_per_s: f64, each_s: f64, most_s: f64) -> f64 {
+        let waiting = self.queue.iter();
+        let each = waiting.map(|one| (one.uncached as f64 / prompt_tokens_per_s).min(each_s));
+        each.sum::<f64>().min(most_s)
+    }
+
+    /// Puts the blocks of a prompt into the cache, of which those from one on were not there.
+    fn store(&mut self, trace: &Trace, request: u32, from: usize, cache: &mut Cache) {
+        let blocks = trace.blocks(request);
         let mut removed = Vec::new();
         // The first block is the last that leaves.
         for block in blocks.iter().rev() {
             removed.extend(cache.use_block(*block));
         }
-        for block in blocks {
-            forget(&mut self.pending, *block);
-        }
-        if done.cached < blocks.len() {
-            self.changes.push(CacheChange::Stored {
-                request: done.request,
-                from: done.cached,
-            });
+        if from < blocks.len() {
+            self.changes.push(CacheChange::Stored { request, from });
         }
         if !removed.is_empty() {
             self.changes.push(CacheChange::Removed(removed));
         }
-        self.computed_tokens += done.tokens;
-        self.computed_seconds += done.until - done.from;
-        self.running += 1;
-        Some(done.request)
     }
 
     /// An answer is complete.
     pub(crate) fn ended(&mut self, trace: &Trace, request: u32) {
         self.running -= 1;
-        for block in trace.blocks(request) {
-            forget(&mut self.active, *block);
-        }
+        self.left(trace, request);
     }
 
     /// What it reports now.

@@ -9,15 +9,18 @@ use inflight_testkit::layers::{Arrows, check, no_circles};
 const CRATE: Arrows = &[
     ("cache", &[]),
     ("trace", &[]),
-    ("figures", &[]),
+    ("events", &[]),
+    ("streams", &[]),
+    ("figures", &["streams"]),
     ("worker", &["cache", "trace"]),
     ("policy", &[]),
     ("gateway", &["policy", "trace", "worker"]),
-    ("run", &["cache", "figures", "gateway", "policy", "trace", "worker"]),
+    ("run", &["cache", "events", "figures", "gateway", "policy", "trace", "worker"]),
+    ("apart", &["cache", "events", "figures", "gateway", "policy", "run", "streams", "trace", "worker"]),
     ("goal", &["policy", "run", "trace"]),
-    ("table", &["figures", "policy"]),
+    ("table", &["figures"]),
     ("plot", &["table"]),
-    ("cli", &["goal", "plot", "policy", "run", "table", "trace", "worker"]),
+    ("cli", &["apart", "goal", "plot", "policy", "run", "table", "trace", "worker"]),
 ];
 
 #[test]

@@ -3,7 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use inflight_simulate::{
-    Arrivals, Figures, Fleet, Machine, Policy, Trace, ceiling, run, simulate_main,
+    Apart, Arrivals, Disaggregate, Figures, Fleet, Machine, Policy, Trace, ceiling, run, run_apart,
+    simulate_main,
 };
 
 const TRACE: &str = include_str!("conversations.jsonl");
@@ -100,6 +101,75 @@ fn knowing_caches_pays() {
     assert!(ours.mean_s() < blind.mean_s());
 }
 
+fn apart(fleet: &Fleet, disaggregate: Disaggregate) -> Figures {
+    let apart = Apart {
+        context_workers: 1,
+        disaggregate,
+        transfer_tokens_per_s: 20_000.0,
+    };
+    run_apart(&trace(), fleet, &apart, &mut |_| {})
+}
+
+#[test]
+fn every_token_comes_once_whoever_computes_the_prompt() {
+    let trace = trace();
+    let gaps: u32 = trace.requests.iter().map(|one| one.output_tokens - 1).sum();
+    for arrivals in [Arrivals::Recorded, Arrivals::ThinkTime] {
+        for (gateways, lost) in [(1, 0.0), (3, 0.2)] {
+            let fleet = Fleet {
+                arrivals,
+                gateways,
+                lost,
+                ..fleet()
+            };
+            for which in Disaggregate::ALL {
+                let found = apart(&fleet, which);
+                let requests = trace.requests.len();
+                assert_eq!(found.first_token_s.len(), requests, "{which:?}");
+                assert_eq!(found.answered.len(), requests, "{which:?}");
+                assert!(found.first_token_s[0] > 0.0);
+                let tokens = found.gaps.tokens();
+                assert!(
+                    (tokens / f64::from(gaps) - 1.0).abs() < 1e-3,
+                    "{which:?}: {tokens} of {gaps}"
+                );
+                // The two ways of counting the same waits.
+                let between: f64 = (found.answered.iter().zip(&trace.requests))
+                    .map(|(one, _)| one.answered_s - one.first_token_s)
+                    .sum();
+                let counted = found.gaps.mean_s() * tokens;
+                assert!(
+                    (between / counted - 1.0).abs() < 1e-2,
+                    "{which:?}: {between} {counted}"
+                );
+                let split = match which {
+                    Disaggregate::Both | Disaggregate::Never => 0.0..=0.0,
+                    Disaggregate::Always => 1.0..=1.0,
+                    Disaggregate::Auto => 0.01..=0.99,
+                };
+                assert!(split.contains(&found.split_share()), "{which:?}");
+                assert_eq!(
+                    apart(&fleet, which).first_token_s,
+                    found.first_token_s,
+                    "{which:?} repeats"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn prompts_elsewhere_leave_streams_alone_and_are_computed_there_only_where_that_pays() {
+    let [both, never, always, auto] = Disaggregate::ALL.map(|which| apart(&fleet(), which));
+    // An iteration of the busiest worker that only generates.
+    let step = 0.025 * 1.5;
+    assert!(always.gaps.percentile_s(99.0) < step);
+    for disturbed in [&both, &never] {
+        assert!(disturbed.gaps.percentile_s(99.0) > step);
+    }
+    assert!(auto.whole_s() < 1.02 * never.whole_s().min(always.whole_s()));
+}
+
 #[test]
 fn lines_that_are_no_requests_are_named() {
     let good = r#"{"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1]}"#;
@@ -163,6 +233,11 @@ fn the_command_says_what_is_wrong_by_its_exit_code() {
         (&["/nowhere.jsonl"], 1),
         (&[path, "--rate", "0"], 2),
         (&[path, "--lost", "101"], 2),
+        (&[path, "--context-workers", "2", "--json"], 0),
+        (&[path, "--context-workers", "2", "--gateways", "2"], 0),
+        (&[path, "--context-workers", "8"], 2),
+        (&[path, "--context-workers", "2", "--policy", "smg"], 2),
+        (&[path, "--first-token-ms", "100"], 2),
         (&[], 2),
     ] {
         let arguments = ["inflight simulate"].iter().chain(arguments);

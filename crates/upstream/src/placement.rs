@@ -123,11 +123,12 @@ impl Placement {
             index,
             expectations,
             estimates,
+            hand_overs,
             held,
             ..
         } = &mut *state;
         index.find(&ask.keys, held);
-        let request = self.request(ask);
+        let request = self.request(ask, hand_overs);
         let choice = choose::choose(&request, eligible(seats.clone()), held, expectations, now)?;
         let work = request.work(held.of(choice.server));
         let ticket = expectations.sent(choice.server, &work, now);
@@ -142,7 +143,7 @@ impl Placement {
         };
         self.counts.requests.get_or_create(&by.into()).inc();
         let is_checked = ask.is_checked() && !is_estimated;
-        let sent = ask.is_transferred.then_some((now, ask.tokens));
+        let sent = ask.is_transferred.then_some(now);
         let placed = Placed::new(Arc::clone(seat), ticket, choice, is_checked, sent);
         Some((place, placed))
     }
@@ -152,8 +153,8 @@ impl Placement {
     pub fn splits<'a>(
         &self,
         ask: &Ask,
-        contexts: impl Iterator<Item = &'a Arc<Seat>>,
-        others: impl Iterator<Item = &'a Arc<Seat>>,
+        contexts: impl Iterator<Item = &'a Arc<Seat>> + Clone,
+        others: impl Iterator<Item = &'a Arc<Seat>> + Clone,
     ) -> Option<bool> {
         let now = self.now();
         let mut state = self.state.lock();
@@ -165,19 +166,26 @@ impl Placement {
             ..
         } = &mut *state;
         index.find(&ask.keys, held);
-        let request = self.request(ask);
-        let context = choose::choose(&request, eligible(contexts), held, expectations, now)?;
-        let whole = choose::choose(&request, eligible(others), held, expectations, now)?;
-        let hand_over = hand_overs.expected(ask.tokens);
-        Some(split::pays(&context, hand_over, &whole))
+        let known = split::Known {
+            held,
+            expectations,
+            hand_overs,
+            now,
+        };
+        known.splits(
+            &self.request(ask, hand_overs),
+            eligible(contexts),
+            eligible(others),
+        )
     }
 
-    fn request(&self, ask: &Ask) -> choose::Request {
+    fn request(&self, ask: &Ask, hand_overs: &HandOvers) -> choose::Request {
         choose::Request {
             tokens: ask.tokens,
             block_tokens: self.block_tokens.load(Ordering::Relaxed),
             is_urgent: ask.is_urgent,
-            is_transferred: ask.is_transferred,
+            spares_streams: ask.spares_streams,
+            transfer: ask.is_transferred.then(|| hand_overs.token_s()),
         }
     }
 
@@ -186,7 +194,9 @@ impl Placement {
     }
 }
 
-fn eligible<'a>(seats: impl Iterator<Item = &'a Arc<Seat>>) -> impl Iterator<Item = Eligible> {
+fn eligible<'a>(
+    seats: impl Iterator<Item = &'a Arc<Seat>> + Clone,
+) -> impl Iterator<Item = Eligible> + Clone {
     seats.map(|seat| Eligible {
         server: seat.server(),
         delay: 0.0,

@@ -87,7 +87,7 @@ impl ModelEntry {
         asked: &Asked<'_>,
     ) -> Option<(Arc<Connection>, Option<Placed>)> {
         let pick = |others: bool| {
-            self.pick_of(asked, |connection| {
+            self.pick_of(asked, others, |connection| {
                 suits.takes(connection, tried) && !(others && is_for_contexts(&connection.served))
             })
         };
@@ -100,6 +100,7 @@ impl ModelEntry {
     fn pick_of(
         &self,
         asked: &Asked<'_>,
+        spares_streams: bool,
         takes: impl Fn(&Connection) -> bool,
     ) -> Option<(Arc<Connection>, Option<Placed>)> {
         if self.placement.block_tokens().is_some() {
@@ -107,7 +108,9 @@ impl ModelEntry {
             let ready = ready.filter_map(|slot| slot.connection(&self.name));
             let mut fitting: Vec<Arc<Connection>> =
                 ready.filter(|connection| takes(connection)).collect();
-            let placed = place(&fitting, |block_tokens| asked.ask(block_tokens));
+            let ask = |block_tokens| asked.ask(block_tokens).sparing(spares_streams);
+            // How much of a prompt has to come from elsewhere is learned from.
+            let placed = place(&fitting, asked.is_transferred(), ask);
             if let Some((place, placed)) = placed {
                 return Some((fitting.swap_remove(place), Some(placed)));
             }

@@ -23,6 +23,8 @@ pub struct Ask {
     prompts: usize,
     /// Whether its cache comes from another worker.
     pub(super) is_transferred: bool,
+    /// Whether what a worker's open requests wait for it counts.
+    pub(super) spares_streams: bool,
 }
 
 /// The keys of a prompt's blocks, once a pick has needed them. As long as its request lives: it may be placed again.
@@ -69,6 +71,12 @@ impl<'a> Asked<'a> {
             self.named.keys(block_tokens, make)
         })
     }
+
+    /// Whether the cache comes from another worker.
+    pub(crate) fn is_transferred(&self) -> bool {
+        let mut prompts = self.prompts.iter();
+        prompts.all(|prompt| matches!(prompt.phases, Phases::Generation(_)))
+    }
 }
 
 impl Ask {
@@ -103,6 +111,7 @@ impl Ask {
             is_transferred: prompts
                 .iter()
                 .all(|prompt| matches!(prompt.phases, Phases::Generation(_))),
+            spares_streams: false,
         }
     }
 
@@ -115,6 +124,16 @@ impl Ask {
             is_urgent,
             prompts: 1,
             is_transferred: false,
+            spares_streams: false,
+        }
+    }
+
+    /// Whether what a worker's open requests wait for it counts: there are workers for contexts, and this is for another.
+    #[must_use]
+    pub fn sparing(self, spares_streams: bool) -> Self {
+        Self {
+            spares_streams,
+            ..self
         }
     }
 

@@ -18,8 +18,8 @@ pub struct Placed {
     has_started: bool,
     /// Whether the worker's count of cached tokens says whether its reports are right.
     is_checked: bool,
-    /// When it was sent here from another worker, and how many tokens its cache has.
-    sent: Option<(Seconds, u32)>,
+    /// When it was sent here from another worker.
+    sent: Option<Seconds>,
 }
 
 impl Placed {
@@ -28,7 +28,7 @@ impl Placed {
         ticket: Ticket,
         choice: Choice,
         is_checked: bool,
-        sent: Option<(Seconds, u32)>,
+        sent: Option<Seconds>,
     ) -> Self {
         Self {
             seat,
@@ -59,9 +59,9 @@ impl Placed {
             let now = placement.now();
             let mut state = placement.state.lock();
             state.expectations.started(self.ticket, now);
-            if let Some((since, tokens)) = self.sent {
-                let took = now - since - self.choice.wait;
-                state.hand_overs.learn(tokens, took.max(0.0));
+            if let Some(since) = self.sent {
+                let moved = self.choice.moved_tokens;
+                state.hand_overs.learn(moved, now - since);
             }
         }
     }

@@ -56,12 +56,12 @@ impl Table {
     ) -> Result<(Picked, Option<Placed>), NoPeer> {
         let mut ready = self.peers(name, version)?;
         ready.retain(|picked| picked.slot.takes_calls() && fits(picked));
-        self.leave_contexts(&mut ready);
+        let spares_streams = self.leave_contexts(&mut ready);
         if let Some(asks) = asks {
             let workers = ready.iter().map(Picked::generates);
-            let placed = workers
-                .collect::<Option<Vec<_>>>()
-                .and_then(|workers| place(&workers, asks));
+            let placed = workers.collect::<Option<Vec<_>>>().and_then(|workers| {
+                place(&workers, false, |size| asks(size).sparing(spares_streams))
+            });
             if let Some((place, placed)) = placed {
                 return Ok((ready.swap_remove(place), Some(placed)));
             }
@@ -80,20 +80,22 @@ impl Table {
         Ok((picked, None))
     }
 
-    /// Workers for contexts get whole requests only where no other can.
-    fn leave_contexts(&self, ready: &mut Vec<Picked>) {
+    /// Workers for contexts get whole requests only where no other can. Returns whether any was left out.
+    fn leave_contexts(&self, ready: &mut Vec<Picked>) -> bool {
         // First what costs nothing: most fleets have none.
         if !self.models.load().values().any(|entry| entry.has_contexts) {
-            return;
+            return false;
         }
         let is_other = |picked: &Picked| {
             !picked
                 .generates()
                 .is_some_and(|one| is_for_contexts(&one.served))
         };
+        let all = ready.len();
         if ready.iter().any(is_other) {
             ready.retain(is_other);
         }
+        ready.len() < all
     }
 
     /// A worker with this model, if it matters what the prompt of a call is: workers report what they hold, and there is a

@@ -26,9 +26,11 @@ pub(super) fn splits(
 }
 
 /// The place among `workers`, which all fit, of the one with the lowest expected cost. `ask`: what is asked of their
-/// caches, for blocks of so many tokens; 0: blocks are not known. `None`: not all of them report, or of different models.
+/// caches, for blocks of so many tokens; 0: blocks are not known. `is_named`: blocks have names even where there is no
+/// choice. `None`: not all of them report, or of different models.
 pub(super) fn place(
     workers: &[Arc<Connection>],
+    is_named: bool,
     ask: impl FnOnce(u32) -> Ask,
 ) -> Option<(usize, Placed)> {
     let placement = workers.first()?.seat()?.placement();
@@ -40,7 +42,7 @@ pub(super) fn place(
         return None;
     }
     let block_tokens = placement.block_tokens()?;
-    // Without a choice, blocks need no names.
-    let ask = ask(if workers.len() > 1 { block_tokens } else { 0 });
+    let is_named = is_named || workers.len() > 1;
+    let ask = ask(if is_named { block_tokens } else { 0 });
     placement.place(&ask, workers.iter().filter_map(|worker| worker.seat()))
 }
