@@ -121,6 +121,39 @@ fn a_prompt_is_hashed_once_for_all_its_phases() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_hand_over_is_learned_by_what_had_to_be_moved() {
+    let (placement, seats, tokens) = pair();
+    let (params, named, left) = (params(), Named::default(), bytes::Bytes::new());
+    let prompts = [PromptRequest {
+        params: &params,
+        tokens: &tokens,
+        text: "",
+        stop: &[],
+        is_counted: true,
+        request_id: "",
+        trace: None,
+        timeout: None,
+        generated: &[],
+        phases: Phases::Generation(&left),
+    }];
+    let ask = Asked::new(&prompts, &named).ask(BLOCK);
+    // The first worker has none of it, and the second one all.
+    let hand_over = async |seat: &Arc<Seat>, took| {
+        let mut placed = placement.place(&ask, [seat].into_iter()).unwrap().1;
+        tokio::time::advance(Duration::from_millis(took)).await;
+        placed.started();
+    };
+    for _ in 0..4000 {
+        hand_over(&seats[0], 69).await;
+        hand_over(&seats[1], 5).await;
+    }
+    let found = [0, 64].map(|tokens| placement.state.lock().hand_overs.expected(tokens));
+    for (found, took) in found.into_iter().zip([0.005, 0.069]) {
+        assert!((0.5..1.5).contains(&(found / took)), "{found} {took}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_goes_where_its_prompt_is_cached() {
     let (placement, seats, prompt) = pair();
     assert_eq!(placement.block_tokens(), Some(BLOCK));
