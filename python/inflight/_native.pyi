@@ -83,6 +83,7 @@ class Capability:
     MROPE: Final[str]
     CROSS_ATTENTION: Final[str]
     IMAGES: Final[str]
+    TRANSCRIPTION: Final[str]
     EMBEDDINGS: Final[str]
     CACHE_SALT: Final[str]
     PRIORITY: Final[str]

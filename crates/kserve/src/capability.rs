@@ -48,6 +48,8 @@ capabilities! {
     CROSS_ATTENTION = "cross_attention";
     /// Images with the prompt, as the bytes of image files.
     IMAGES = "images";
+    /// The model transcribes: each request needs a clip, and text alone is refused.
+    TRANSCRIPTION = "transcription";
     EMBEDDINGS = "embeddings";
     CACHE_SALT = "cache_salt";
     PRIORITY = "priority";

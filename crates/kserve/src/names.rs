@@ -82,6 +82,9 @@ pub const GENERATED_LENGTHS: &str = "inflight_generated_lengths";
 pub const GENERATED_SUMS: &str = "inflight_generated_cum_log_probs";
 /// Input, BYTES `[n]`: the files of the prompt's images (PNG, JPEG, WebP or GIF), in the order of their places in it.
 pub const IMAGES: &str = "inflight_images";
+/// Input, FP32 `[n]`: the samples of the clip that is transcribed, of 16 kHz and one channel, as Triton's Whisper
+/// model has it.
+pub const AUDIO: &str = "WAV";
 /// Input, BYTES `[1]`: how the prompt becomes an embedding, `mean` or `last`.
 pub const POOLING: &str = "inflight_pooling";
 

@@ -20,13 +20,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use inflight_kserve::names as tensors;
 use inflight_kserve::step::Handle;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, oneshot, watch};
 use tonic::Status;
 
 use crate::cache::Board;
-use crate::executor::{ClientId, Executor, Request};
+use crate::executor::{ClientId, Executor, NamedTensor, Request};
 use crate::metrics::Metrics;
 use crate::options::WorkerError;
 use crate::outbox::Outbox;
@@ -45,6 +47,8 @@ use wake::WakeList;
 /// How long the await thread waits at most before it checks whether the worker is shutting down. Long
 /// enough to cost nothing while idle.
 const AWAIT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Samples of the clip that a model which transcribes is proven with.
+const CANARY_SAMPLES: i64 = 1600;
 /// How long a request that another worker began may wait for a place in the batch: the default of the gateways'
 /// `--resume-wait-s`, which is not sent along.
 const RESUMED_WAIT: Duration = Duration::from_secs(30);
@@ -307,8 +311,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Submits the one-token request that proves readiness, and reports whether it succeeded.
-    pub(crate) fn submit_canary(&self) -> oneshot::Receiver<Result<(), String>> {
+    /// Submits the one-token request that proves readiness, and reports whether it succeeded. A model that
+    /// `transcribes` gets a clip with it, a tenth of a second of silence.
+    pub(crate) fn submit_canary(&self, transcribes: bool) -> oneshot::Receiver<Result<(), String>> {
         let (sender, receiver) = oneshot::channel();
         let now = Instant::now();
         let mut request = Request {
@@ -320,6 +325,14 @@ impl Engine {
         request.sampling_config.beam_width = 1;
         request.sampling_config.num_return_sequences = 1;
         request.sampling_config.top_k = Some(1);
+        if transcribes {
+            request.tensors.push(NamedTensor {
+                name: tensors::AUDIO.to_owned(),
+                datatype: "FP32".to_owned(),
+                shape: vec![CANARY_SAMPLES],
+                data: Bytes::from_static(&[0; 4 * CANARY_SAMPLES as usize]),
+            });
+        }
         self.note_progress(now);
         let live = LiveRequest::canary(sender, now);
         request.client_id = self.registry.lock().insert(live);

@@ -122,6 +122,12 @@ impl Hosted {
         )
     }
 
+    /// Whether each request needs a clip.
+    pub(crate) fn transcribes(&self) -> bool {
+        let mut capabilities = self.info.capabilities.iter();
+        capabilities.any(|one| one == capability::TRANSCRIPTION)
+    }
+
     /// What the service needs. The text models' files are read while everything else starts.
     pub(crate) fn parts(
         &self,
@@ -215,8 +221,8 @@ pub(crate) fn check_names(models: &[Hosted]) -> Result<(), WorkerError> {
 }
 
 /// Asks the executor for one token; the model is ready once it has come.
-pub(crate) async fn prove(engine: Arc<Engine>, limit: Duration) {
-    match timeout(limit, engine.submit_canary()).await {
+pub(crate) async fn prove(engine: Arc<Engine>, limit: Duration, transcribes: bool) {
+    match timeout(limit, engine.submit_canary(transcribes)).await {
         Ok(Ok(Ok(()))) => {
             engine.set_proven();
             tracing::info!(model = engine.metrics.served_model(), "worker ready");

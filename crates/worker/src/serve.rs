@@ -196,8 +196,13 @@ async fn serve_hosted<L: Listener>(
 
     let mut tasks = run_engines(&engines, driving, options.progress_timeout);
     let mut canaries = JoinSet::new();
-    for engine in &engines {
-        canaries.spawn(prove(Arc::clone(engine), options.canary_timeout));
+    for (engine, model) in engines.iter().zip(&models) {
+        let transcribes = model.transcribes();
+        canaries.spawn(prove(
+            Arc::clone(engine),
+            options.canary_timeout,
+            transcribes,
+        ));
     }
     let any_failed = select_all(engines.iter().map(|engine| {
         let mut health = engine.health();

@@ -8,7 +8,7 @@ runtimes.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from inflight.errors import CheckpointError
@@ -31,6 +31,8 @@ class Convention:
     tied: bool = False
     #: Size of a head if the config has none; None: `hidden_size` shared by the heads.
     head_dim: int | None = None
+    #: Fact -> its key here, where the usual keys are of another part of the model, or none states it.
+    keys: Mapping[str, str] = field(default_factory=dict)
 
 
 #: Architecture -> its own. One that is not listed gets the defaults of `Convention`.
@@ -55,6 +57,19 @@ CONVENTIONS: Mapping[str, Convention] = {
     "Qwen3MoeForCausalLM": Convention("qwen3_moe", head_dim=128),
     "Starcoder2ForCausalLM": Convention(gated_mlp=False),
     "T5ForConditionalGeneration": Convention("t5", tied=True),
+    # The usual keys are the encoder's.
+    "WhisperForConditionalGeneration": Convention(
+        "whisper",
+        gated_mlp=False,
+        learned_positions=True,
+        tied=True,
+        keys={
+            "num_layers": "decoder_layers",
+            "num_heads": "decoder_attention_heads",
+            "intermediate_size": "decoder_ffn_dim",
+            "max_position_embeddings": "max_target_positions",
+        },
+    ),
 }
 _OF_MODEL_TYPE = {one.model_type: name for name, one in CONVENTIONS.items() if one.model_type}
 
@@ -115,7 +130,9 @@ def parse_config(config: Mapping[str, Any], shards: tuple[Shard, ...] = ()) -> M
     """
     architecture = find_architecture(config)
     convention = CONVENTIONS.get(architecture, Convention())
-    values = text_values(config)
+    values = {**text_values(config)}
+    for fact, own in convention.keys.items():
+        values[KEYS[fact][0]] = integer(values, own, maximum=MAXIMUM)
     # ChatGLM and Falcon spell the group size next to a switch.
     multi_query = values.get("multi_query") is True and values.get("num_kv_heads") is None
     hidden_size = stated(values, "hidden_size")

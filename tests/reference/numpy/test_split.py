@@ -19,7 +19,7 @@ from inflight.executors.reference.numpy.cache import PagedCache
 from inflight.executors.reference.numpy.model import load_model
 from reference.support import FIXTURES, expected
 
-NAMES = sorted(path.name for path in FIXTURES.iterdir() if path.is_dir())
+NAMES = sorted(path.parent.name for path in FIXTURES.glob("*/expected.npz"))
 TOKENS_PER_BLOCK = 4
 
 

@@ -44,6 +44,7 @@ pub enum Capability {
     Truncation,
     Embeddings,
     Images,
+    Transcription,
     Resume,
     ContextPhase,
 }
@@ -75,6 +76,7 @@ impl Capability {
             Self::Lora => Some(names::LORA),
             Self::Embeddings => Some(names::EMBEDDINGS),
             Self::Images => Some(names::IMAGES),
+            Self::Transcription => Some(names::TRANSCRIPTION),
             Self::Resume => Some(names::RESUME),
             Self::ContextPhase => Some(names::CONTEXT_PHASE),
             Self::TokenPrompt
@@ -193,6 +195,7 @@ fn triton_lacks(
         | Capability::PromptLogProbs
         | Capability::Embeddings
         | Capability::Images
+        | Capability::Transcription
         | Capability::ContextPhase => Some(unsupported()),
         Capability::Usage => (model.text.is_none() && !triton.counts_tokens()).then(|| {
             format!(

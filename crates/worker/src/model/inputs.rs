@@ -439,6 +439,9 @@ pub(crate) static INPUTS: &[InputSpec] = &[
     list(names::IMAGES, Bytes, LIST, Passed)
         .needs(can::IMAGES, Empty)
         .undeclared(),
+    list(names::AUDIO, Fp32, LIST, Passed)
+        .needs(can::TRANSCRIPTION, Empty)
+        .undeclared(),
 ];
 
 /// The input with this name.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from .core.branches import Proposer
     from .core.engine import Engine
     from .core.guides import Guides
+    from .core.hearing import Hearing
     from .core.options import Options
     from .core.runner import Built
     from .core.seeing import Seeing
@@ -59,9 +61,11 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
     job = ranks.find()
     # NumPy takes its number of threads when it is first imported: below, not with this package.
     import_numpy_for(config.hidden_size)
-    device = find_device(device)
+    # What hears is computed by NumPy.
+    device = "cpu" if config.hearing is not None and device == "auto" else find_device(device)
     values = parse_options(options, CUDA_DEFAULTS if device == "cuda" else None)
     config = limit_windows(config, values)
+    values = _limit_clips(config, values)
 
     from inflight.executors.base import ModelInfo
 
@@ -72,13 +76,22 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
     team = assemble(job, values.tensor_parallel_size, config)
     proposer, draft = None, None
     if values.speculative_model is not None:
+        if config.hearing is not None:
+            raise OptionError(
+                f"option `speculative_model` does not work with `{config.architecture}`", "leave it out"
+            )
         if team is not None:
             raise OptionError(
                 "option `speculative_model` does not work on several ranks", "leave it out, or run one rank"
             )
         proposer, draft = _load_draft_model(Path(values.speculative_model), config, values, device)
     adapters = None
-    if team is None:
+    if config.hearing is not None:
+        if values.lora_adapter_dir is not None:
+            raise OptionError(
+                f"option `lora_adapter_dir` does not work with `{config.architecture}`", "leave it out"
+            )
+    elif team is None:
         adapters = Adapters(
             config,
             values.lora_cache_max_adapter_size,
@@ -97,7 +110,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
         model_dir, config, values, device, proposer, team, adapters, weights
     )
     sizes = built.sizes
-    guides = _load_guides(model_dir, config.vocab_size)
+    guides = None if config.hearing is not None else _load_guides(model_dir, config.vocab_size)
     info = ModelInfo(
         executor="reference",
         vocab_size=config.vocab_size,
@@ -116,6 +129,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
             values.enable_kv_cache_reuse,
             seeing is not None,
             transceiver is not None,
+            config.hearing is not None,
         ),
         adapters=() if adapters is None else tuple(sorted(adapters.names.items())),
         weights=weights,
@@ -141,8 +155,14 @@ def _load_engine(
     backend = values.backend
     if backend == "auto":
         # Several ranks on CPUs speak through MPI, which is NumPy's.
-        faster = team is None and not values.batch_invariant and is_faster_on_cpu(config.hidden_size)
+        alone = team is None and config.hearing is None and not values.batch_invariant
+        faster = alone and is_faster_on_cpu(config.hidden_size)
         backend = "pytorch" if device == "cuda" or faster else "numpy"
+    if backend == "pytorch" and config.hearing is not None:
+        raise OptionError(
+            f"`{config.architecture}` needs backend `numpy`, on the CPU",
+            "leave out the options `backend` and `device`",
+        )
     if backend == "pytorch":
         from .pytorch.build import build
     else:
@@ -173,7 +193,14 @@ def _load_engine(
         num_host_blocks=sizes.num_host_blocks,
         offload_min_priority=values.secondary_offload_min_priority,
     )
-    transceiver = _open_transceiver(values, pool, built, weights, config.vocab_size)
+    transceiver = None
+    if values.cache_transceiver_backend is not None:
+        if config.hearing is not None:
+            raise OptionError(
+                f"option `cache_transceiver_backend` does not work with `{config.architecture}`",
+                "leave it out",
+            )
+        transceiver = _open_transceiver(values, pool, built, weights, config.vocab_size)
     engine = Engine(
         built.runner,
         pool,
@@ -198,6 +225,7 @@ def _load_engine(
             config.hidden_size,
             index is not None,
             transceiver is not None,
+            _load_hearing(model_dir, config),
         ),
         lookup,
         proposer,
@@ -271,6 +299,35 @@ def _load_seeing(model_dir: Path, config: ModelConfig, values: Options) -> Seein
         _LOG.warning("images are refused, since Pillow is missing: install `inflight-llm[images]`")
         return None
     return Seeing(load_processor(model_dir, config.vision).limited(values.max_image_tokens))
+
+
+def _load_hearing(model_dir: Path, config: ModelConfig) -> Hearing | None:
+    """What the model takes of a clip and writes; None: it does not hear."""
+    if config.hearing is None:
+        return None
+    from .core.hearing import Hearing
+    from .core.transcript import load_marks
+    from .model.log_mel import RATE, check_preprocessor, samples_of
+
+    check_preprocessor(model_dir, config.hearing)
+    return Hearing(samples_of(config.hearing), RATE, load_marks(model_dir, config.vocab_size))
+
+
+def _limit_clips(config: ModelConfig, values: Options) -> Options:
+    """No more sequences at once than clips fit in memory."""
+    if config.hearing is None:
+        return values
+    clip = config.hearing.clip_bytes(4)
+    most = values.audio_cache_memory_bytes // clip
+    if not most:
+        raise OptionError(
+            f"option `audio_cache_memory_bytes` is `{values.audio_cache_memory_bytes}`, but a clip takes"
+            f" `{clip}`",
+            "raise it",
+        )
+    if most < values.max_batch_size:
+        _LOG.warning("at most %d requests run at once: raise `audio_cache_memory_bytes` for more", most)
+    return replace(values, max_batch_size=min(values.max_batch_size, most))
 
 
 def _memory(models: Sequence[Built], device: str) -> Memory:

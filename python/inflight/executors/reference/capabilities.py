@@ -35,17 +35,33 @@ ALWAYS = (
     Capability.RESUME,
 )
 
+#: But not with one that hears.
+_OF_TEXT = (
+    Capability.THINKING_BUDGET,
+    Capability.PROMPT_LOG_PROBS,
+    Capability.CONTEXT_LOGITS,
+    Capability.DRAFT_TOKENS,
+    Capability.PROMPT_TUNING,
+    Capability.EMBEDDINGS,
+)
+
 
 def capabilities(
-    has_guides: bool, has_adapters: bool, reuses: bool, sees: bool = False, hands_over: bool = False
+    has_guides: bool,
+    has_adapters: bool,
+    reuses: bool,
+    sees: bool = False,
+    hands_over: bool = False,
+    hears: bool = False,
 ) -> tuple[str, ...]:
     """All that works with these parts, where blocks of the KV cache are used again, and where they go to
     other workers."""
     return (
-        *ALWAYS,
+        *((one for one in ALWAYS if one not in _OF_TEXT) if hears else ALWAYS),
         *((Capability.GUIDED_DECODING, Capability.STRUCTURAL_FORMATS) if has_guides else ()),
         *((Capability.LORA, Capability.ADAPTER_LOADING) if has_adapters else ()),
         *((Capability.CACHE_EVENTS,) if reuses else ()),
         *((Capability.IMAGES,) if sees else ()),
         *((Capability.CONTEXT_PHASE,) if hands_over else ()),
+        *((Capability.TRANSCRIPTION,) if hears else ()),
     )

@@ -20,6 +20,7 @@ from .beams import BeamConfig
 from .blocks import blocks_for
 from .context_phase import CONTEXT_ONLY, REQUEST_TYPE
 from .extras import LOG_PROB_IDS, THINKING_BUDGET, THINKING_END_IDS, Extras, read_extras
+from .hearing import Hearing
 from .prompt_facts import PromptFacts
 from .prompt_tuning import PromptTuning
 from .refusal import Refused, invalid
@@ -66,6 +67,8 @@ class Bounds:
     reuses_blocks: bool = False
     #: Whether prompts are computed for other workers, and come from them.
     hands_over: bool = False
+    #: Of a model that hears.
+    hearing: Hearing | None = None
 
 
 @dataclass(frozen=True, slots=True)

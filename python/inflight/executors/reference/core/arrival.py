@@ -17,6 +17,7 @@ from .admission import Admitted
 from .beams import BeamSearch
 from .context_phase import CONTEXT_ONLY
 from .drafts import Drafts, LookupConfig
+from .hearing import Clip
 from .images import ImagePrompt
 from .masks import Guide
 from .metrics import SequenceMetrics
@@ -38,6 +39,7 @@ def arrive(
     *,
     guesses: bool,
     images: ImagePrompt | None = None,
+    clip: Clip | None = None,
 ) -> RequestState:
     """A request with its sequences, each with the next of ``keys``; with ``guesses`` somebody guesses tokens
     for all requests, by ``lookup`` or otherwise. Errors: `Refused` where tokens and guide do not fit."""
@@ -51,6 +53,7 @@ def arrive(
         arrived_s=arrived_s,
         teller=running[0][0],
         images=images,
+        clip=clip,
     )
     if output.num_prompt_log_probs is not None:
         state.prompt_record = PromptRecord.empty(len(prompt), output.num_prompt_log_probs)
@@ -63,7 +66,8 @@ def arrive(
     # The worker that continues reports the first token.
     wants_record = wants_record or (phase is not None and phase.kind == CONTEXT_ONLY)
     external, beams = admitted.extras.drafts, admitted.parameters.beams
-    # Virtual tokens cannot be guessed, and a draft model has no embeddings for them, nor for images.
+    # Virtual tokens cannot be guessed, and a draft model has no embeddings for them, nor for images,
+    # nor does it hear.
     guesses = guesses and not state.is_embedded
     for sampler, (index, tokens) in zip(samplers, running, strict=True):
         sequence = SequenceState(

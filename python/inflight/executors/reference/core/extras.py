@@ -21,6 +21,7 @@ from inflight.executors.reference.model.array_types import Float32
 from .adapters import LoraRequest
 from .context_phase import CONTEXT_ONLY, CONTEXT_PHASE_PARAMS, GENERATION_ONLY, REQUEST_TYPE, WHOLE
 from .guides import GUIDE_TYPES, GuideRequest
+from .hearing import AUDIO
 from .pooling import POOLINGS, Pooling
 from .prompt_tuning import PromptTuning
 from .refusal import Refused, invalid
@@ -91,6 +92,8 @@ class Extras:
     thinking: Thinking | None = None
     #: The files of its images, until they are prepared.
     images: NamedTensor | None = None
+    #: The samples of its clip.
+    audio: NamedTensor | None = None
     #: None: the whole request.
     phase: Phase | None = None
 
@@ -147,6 +150,11 @@ def _pooling(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
 def _images(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
     value = tensors[IMAGES]
     return replace(extras, images=value if value.data else None)
+
+
+def _audio(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
+    value = tensors[AUDIO]
+    return replace(extras, audio=value if value.data else None)
 
 
 def _log_prob_ids(extras: Extras, tensors: dict[str, NamedTensor]) -> Extras:
@@ -333,6 +341,7 @@ _READERS: Sequence[tuple[Sequence[str], _Reader]] = (
     ((POOLING,), _pooling),
     ((LOG_PROB_IDS,), _log_prob_ids),
     ((IMAGES,), _images),
+    ((AUDIO,), _audio),
     ((THINKING_BUDGET, THINKING_START_IDS, THINKING_END_IDS), _thinking),
     (("guided_decoding_guide_type", "guided_decoding_guide"), _guide),
     (("lora_task_id", "lora_weights", "lora_config"), _lora),

@@ -13,10 +13,12 @@ from inflight.executors.reference.model.lora import Adapter
 
 from . import resume, reuse
 from .adapters import Adapters, Loaded, LoraRequest
-from .admission import Bounds, admit
+from .admission import Admitted, Bounds, admit
 from .arrival import arrive
 from .drafts import LookupConfig
 from .guides import unavailable
+from .hearing import Clip, check_together, missing, read_clip
+from .hearing import not_taken as audio_not_taken
 from .images import ImagePrompt
 from .masks import Guide
 from .prompt_facts import PromptFacts
@@ -24,6 +26,7 @@ from .refusal import Refused
 from .seeing import not_taken
 from .sequence import RequestState
 from .thinking import ThinkingBudget
+from .transcript import TranscriptRules
 
 
 class Intake:
@@ -61,12 +64,16 @@ class Intake:
         if images is not None:
             extras = admitted.extras
             admitted = replace(admitted, extras=replace(extras, retention=images.moved(extras.retention)))
+        clip = self._clip(request, admitted)
         if isinstance(guide, Refused):
             raise guide
         if guide is None and admitted.extras.guide is not None:
             raise unavailable()
         if admitted.extras.thinking is not None:
             guide = ThinkingBudget(admitted.extras.thinking, self._bounds.vocab_size)
+        if self._bounds.hearing is not None:
+            marks = self._bounds.hearing.marks
+            guide = TranscriptRules(marks, request.input_token_ids, self._bounds.vocab_size)
         if num_waiting + len(resume.sequences(request)) > self._bounds.max_queue_size:
             raise Refused(
                 StatusCode.RESOURCE_EXHAUSTED,
@@ -83,6 +90,7 @@ class Intake:
             self._lookup,
             guesses=self._guesses,
             images=images,
+            clip=clip,
         )
         state.facts = facts
         if admitted.extras.lora is not None:
@@ -90,6 +98,26 @@ class Intake:
             # What one adapter computed is nothing to another.
             state.cache_root = reuse.root(state.cache_root + state.adapter.fingerprint)
         return state
+
+    def _clip(self, request: Request, admitted: Admitted) -> Clip | None:
+        """What a request hears."""
+        hearing, extras = self._bounds.hearing, admitted.extras
+        if hearing is None:
+            if extras.audio is not None:
+                raise audio_not_taken()
+            return None
+        asked = {
+            "lora_task_id": extras.lora,
+            "prompt_embedding_table": extras.prompt_tuning,
+            "guided_decoding_guide_type": extras.guide,
+            "inflight_thinking_budget": extras.thinking,
+            "inflight_pooling": extras.pooling,
+            "draft_input_ids": extras.drafts,
+        }
+        check_together(request, [name for name, value in asked.items() if value is not None])
+        if extras.audio is None:
+            raise missing(hearing)
+        return read_clip(extras.audio, extras.cache_salt, hearing)
 
     def _acquire(self, lora: LoraRequest, loaded: Loaded | None) -> Adapter:
         if self._adapters is None:

@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from inflight.executors.reference.model.array_types import Float32
+
 Mask = npt.NDArray[np.bool_]
 Bits = npt.NDArray[np.uint8]
 
@@ -70,6 +72,9 @@ class Guide:
         if self.stale:
             self.masks.compute_noted()
         return self._row()
+
+    def weigh(self, logits: Float32) -> None:
+        """Edits the logits that the mask has left, in place, where a guide is more than a mask."""
 
     def observe(self, token: int) -> None:
         """Advances by a token that the mask allows."""

@@ -208,6 +208,13 @@ class Options:
         default=256 << 20,
         minimum=0,
     )
+    audio_cache_memory_bytes: int = option(
+        "int",
+        "Memory for what a model that hears keeps of each clip; it bounds how many requests run at once: one"
+        " takes up to half a gigabyte. The latest stay for a second request with the same clip",
+        default=2 << 30,
+        minimum=1,
+    )
     event_buffer_max_size: int = option(
         "int", "Stored and removed blocks that are kept until they are asked for", default=0, minimum=0
     )

@@ -148,6 +148,7 @@ class SamplerState:
             logits[banned] = BANNED
         if self.guide is not None:
             logits[~self.guide.mask()] = BANNED
+            self.guide.weigh(logits)
         np.maximum(logits, BANNED, out=logits)
 
     def seen(self) -> tuple[Int, Int] | None:

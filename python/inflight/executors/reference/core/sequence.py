@@ -19,6 +19,7 @@ from .cache_changes import Origin
 from .drafts import Checks, Drafts
 from .extras import IDLE_PRIORITY
 from .fetches import Fetch
+from .hearing import Clip
 from .images import ImagePrompt
 from .log_probs import chosen_and_named
 from .metrics import SequenceMetrics
@@ -55,10 +56,15 @@ class RequestState:
     images: ImagePrompt | None = None
     #: Of a long prompt: what was found out before it came here.
     facts: PromptFacts | None = None
+    #: What it hears.
+    clip: Clip | None = None
 
     @property
     def is_embedded(self) -> bool:
-        """Whether its prompt may have tokens that are not text: virtual ones, or those of images."""
+        """Whether tokens follow from more than tokens: its prompt may have virtual ones or those of images,
+        or it hears a clip."""
+        if self.clip is not None:
+            return True
         return self.images is not None or self.admitted.extras.prompt_tuning is not None
 
     @property
@@ -76,6 +82,8 @@ class RequestState:
         """The first tokens of one of its sequences as cached blocks know them."""
         if self.images is not None:
             return self.images.marked(tokens)
+        if self.clip is not None:
+            return self.clip.marked(tokens, len(self.request.input_token_ids))
         tuning = self.admitted.extras.prompt_tuning
         return tokens if tuning is None else with_extra_ids(tokens, tuning.extra_ids)
 

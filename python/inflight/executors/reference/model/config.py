@@ -21,6 +21,7 @@ from inflight.model.values import bad_value, flag, integer, missing_key, number
 
 from .families import FAMILIES
 from .families.family import Activation, Family, Names, Norm, Positions, Variant
+from .hearing import HearingConfig
 from .vision import VisionConfig
 
 #: Rotary scaling by name; the others (dynamic, yarn, longrope, ...) are refused.
@@ -99,6 +100,8 @@ class ModelConfig:
     quantization: Quantization | None = None
     #: The tower of a model that sees.
     vision: VisionConfig | None = None
+    #: The encoder of a model that hears.
+    hearing: HearingConfig | None = None
 
 
 SUPPORTED_ARCHITECTURES = tuple(FAMILIES)
@@ -155,6 +158,7 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
         names=family.names,
         quantization=facts.quantization,
         vision=None if family.vision is None else family.vision(facts, config),
+        hearing=None if family.hearing is None else family.hearing(facts, config),
     )
 
 

@@ -42,6 +42,9 @@ class Loading(Protocol[ArrayT]):
     def added(self, weight: ArrayT, offset: float) -> ArrayT:
         """``weight + offset``, in float32."""
 
+    def no_bias(self, matrix: ArrayT) -> ArrayT:
+        """A zero for each row of a matrix ``[out, in]``."""
+
     def rows_of(self, matrix: ArrayT, first: int, count: int) -> ArrayT:
         """``count`` rows from ``first`` on; those that the matrix does not have are zero."""
 
@@ -160,7 +163,13 @@ class Loader(Generic[ArrayT]):
     def _bias(self, present: bool, prefix: str, parts: Sequence[str]) -> ArrayT | None:
         if not present:
             return None
-        return self._loading.joined([self._weights.tensor(f"{prefix}.{part}.bias") for part in parts])
+        biases = [self._part_bias(f"{prefix}.{part}", part) for part in parts]
+        return self._loading.joined(biases)
+
+    def _part_bias(self, place: str, part: str) -> ArrayT:
+        if part in self._config.names.unbiased:
+            return self._loading.no_bias(self._weights.tensor(f"{place}.weight"))
+        return self._weights.tensor(f"{place}.bias")
 
     def _norm(self, name: str) -> ArrayT:
         weight = self._weights.tensor(f"{name}.weight")

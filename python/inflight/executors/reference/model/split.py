@@ -52,6 +52,11 @@ def require_splittable(config: ModelConfig, ranks: int) -> None:
             f"`{config.architecture}` has a vision tower, which the reference executor does not split",
             "start one rank",
         )
+    if config.hearing is not None:
+        raise UnsupportedModelError(
+            f"`{config.architecture}` has an encoder, which the reference executor does not split",
+            "start one rank",
+        )
     if config.quantization is not None:
         raise UnsupportedModelError(
             "the checkpoint is quantized, which the reference executor does not split over ranks",

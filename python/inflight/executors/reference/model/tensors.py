@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from .config import ModelConfig
+from .hearing import hearing_tensors
 from .vision import vision_tensors
 
 Shape = tuple[int, ...]
@@ -26,6 +27,8 @@ def required_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
         yield from _layer(config, names.layer.format(layer))
     if config.vision is not None:
         yield from vision_tensors(config.vision)
+    if config.hearing is not None:
+        yield from hearing_tensors(config.hearing)
 
 
 def _layer(config: ModelConfig, prefix: str) -> Iterator[tuple[str, Shape]]:
@@ -67,5 +70,5 @@ def _linear(
     for part, width in zip(parts, widths, strict=True):
         shape = (inputs, width) if config.names.transposed else (width, inputs)
         yield f"{prefix}.{part}.weight", shape
-        if has_bias:
+        if has_bias and part not in config.names.unbiased:
             yield f"{prefix}.{part}.bias", (width,)

@@ -17,6 +17,7 @@ from inflight.executors.reference.model.array_types import Float32, Int
 from inflight.executors.reference.model.lora import Adapter
 
 from . import arrays
+from .encoder import Heard
 
 #: Cached tokens that one group of generation rows gathers: two mebibytes of keys in the demo model.
 _GROUP_TOKENS = 4096
@@ -36,6 +37,8 @@ class Span:
     #: tokens ``[3, tokens]`` where that is not their positions alone.
     pictured: Embedded | None = None
     turned: Int | None = None
+    #: What its sequence hears.
+    heard: Heard | None = None
 
 
 @dataclass(slots=True)
@@ -97,6 +100,8 @@ class Batch:
     embedded: Embedded | None = None
     #: What turns each row by time, row and column ``[3, T]``; None: its position.
     turned: Int | None = None
+    #: Which rows hear which clip.
+    heard: tuple[tuple[Int, Heard], ...] = ()
 
 
 def build_batch(
@@ -164,6 +169,7 @@ def build_batch(
         _adapted([*generation, *context]),
         join(embedded),
         _turned([*generation, *context]) if sees else None,
+        _by_clip([*generation, *context]),
     )
 
 
@@ -189,6 +195,17 @@ def _adapted(spans: Sequence[Span]) -> tuple[tuple[Int, Adapter], ...]:
             rows.setdefault(span.adapter, []).extend(range(start, start + len(span.tokens)))
         start += len(span.tokens)
     return tuple((np.array(own, dtype=np.int64), adapter) for adapter, own in rows.items())
+
+
+def _by_clip(spans: Sequence[Span]) -> tuple[tuple[Int, Heard], ...]:
+    """The rows of each clip, likewise."""
+    rows: dict[Heard, list[int]] = {}
+    start = 0
+    for span in spans:
+        if span.heard is not None:
+            rows.setdefault(span.heard, []).extend(range(start, start + len(span.tokens)))
+        start += len(span.tokens)
+    return tuple((np.array(own, dtype=np.int64), heard) for heard, own in rows.items())
 
 
 def _positions(blocks: Int, tokens_per_block: int) -> Int:

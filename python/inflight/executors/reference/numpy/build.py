@@ -18,6 +18,7 @@ from inflight.executors.reference.parallel.team import Team
 from .block_store import NumpyBlocks
 from .cache import PagedCache
 from .communicator import mpi_communicator
+from .hearing import NumpyHearing
 from .model import load_model
 from .runner import NumpyRunner
 from .sight import NumpySight
@@ -37,6 +38,10 @@ def build(
     ):
         if value not in (accepted, "auto"):
             raise OptionError(f"{name} `{value}` needs PyTorch", "set the option `backend` to `pytorch`")
+    if config.hearing is not None and options.batch_invariant:
+        raise OptionError(
+            f"option `batch_invariant` does not work with `{config.architecture}`", "leave it out"
+        )
     communicator = None if team is None else mpi_communicator(team, in_order=options.batch_invariant)
     rank, ranks = (0, 1) if communicator is None else (communicator.rank, communicator.size)
     local = local_config(config, rank, ranks)
@@ -65,6 +70,9 @@ def build(
     if model.tower is not None and config.vision is not None:
         processor = load_processor(model_dir, config.vision)
         sight = NumpySight(model.tower, processor, options.image_cache_memory_bytes)
-    runner = NumpyRunner(model, cache, leader=leader, sight=sight)
+    hearing = None
+    if model.encoder is not None:
+        hearing = NumpyHearing(model.encoder, options.audio_cache_memory_bytes)
+    runner = NumpyRunner(model, cache, leader=leader, sight=sight, hearing=hearing)
     blocks = NumpyBlocks(cache) if team is None else None
     return Built(runner, sizes, model.memory_bytes + sizes.cache_bytes, blocks)

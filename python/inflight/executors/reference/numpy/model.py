@@ -24,6 +24,7 @@ from inflight.executors.reference.model.weights import CheckpointWeights, find_w
 from . import arrays, invariant
 from .batch import Batch
 from .cache import PagedCache
+from .encoder import NumpyEncoder
 from .vision import NumpyTower
 
 
@@ -46,6 +47,8 @@ class NumpyModel:
         loader = Loader(config, weights, arrays, self._ranks)
         #: Of a model that sees.
         self.tower = None if config.vision is None else NumpyTower(config.vision, weights)
+        #: Of a model that hears.
+        self.encoder = None if config.hearing is None else NumpyEncoder(config.hearing, weights)
         self._ends = loader.ends()
         self._layers = tuple(loader.layer(index) for index in range(config.num_layers))
         frequencies = inverse_frequencies(config.rope, config.head_dim)
@@ -59,6 +62,7 @@ class NumpyModel:
         """What the weights take."""
         tables = self._cosines.nbytes + self._sines.nbytes
         tables += 0 if self.tower is None else self.tower.memory_bytes
+        tables += 0 if self.encoder is None else self.encoder.memory_bytes
         return tables + sum(int(array.nbytes) for array in held(self._ends, *self._layers).values())
 
     def forward(self, batch: Batch, cache: PagedCache, output_rows: Int) -> Float32:
@@ -94,6 +98,9 @@ class NumpyModel:
             projected = self._linear(mixed, layer.output, layer.output_bias)
             self._adapt(batch, index, "output", mixed, projected)
             x += self._ranks.all_reduce(projected)
+            if self.encoder is not None:
+                for own, heard in batch.heard:
+                    x[own] += self.encoder.listen(x[own], index, heard)
             normed = self._norm(x, layer.post_norm, layer.post_norm_bias)
             x += self._ranks.all_reduce(self._mlp(normed, layer, batch, index))
         return self._norm(x[output_rows], self._ends.norm, self._ends.norm_bias)

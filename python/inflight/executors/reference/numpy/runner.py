@@ -31,6 +31,7 @@ from inflight.executors.reference.parallel.team import Leader
 
 from .batch import Span, build_batch
 from .cache import PagedCache
+from .hearing import NumpyHearing
 from .model import NumpyModel
 from .sight import NumpySight
 from .steps import LedSteps, NumpySteps
@@ -60,9 +61,10 @@ class NumpyRunner:
         depth: int = 1,
         leader: Leader | None = None,
         sight: NumpySight | None = None,
+        hearing: NumpyHearing | None = None,
     ) -> None:
         """With a ``leader``, other ranks hold parts of the model and of the cache; ``sight`` is that of a
-        model that sees."""
+        model that sees, ``hearing`` that of one that hears."""
         self.depth = depth
         self._steps = NumpySteps(model, cache) if leader is None else LedSteps(model, cache, leader)
         self._size = cache.tokens_per_block
@@ -70,6 +72,7 @@ class NumpyRunner:
         self._sink_tokens = model.config.sink_tokens
         self._vocab_size = model.config.vocab_size
         self._sight = sight
+        self._hearing = hearing
         self._keeps_places = model.is_batch_invariant
         self._last_tokens: Sequence[int] = ()
 
@@ -111,6 +114,7 @@ class NumpyRunner:
                     one.blocks,
                     one.owner.adapter,
                     turned=None if self._sight is None else _turned(one, position, position + 1),
+                    heard=None if self._hearing is None else self._hearing.of(one),
                 )
                 for one, (token, source, position, *_) in zip(
                     work.generation, work.inputs.T.tolist(), strict=True
@@ -208,12 +212,16 @@ class NumpyRunner:
             owner.admitted.extras.prompt_tuning,
             None if self._sight is None else self._sight.embedded(chunk),
             _turned(chunk.sequence, chunk.first, chunk.stop),
+            None if self._hearing is None else self._hearing.of(chunk.sequence),
         )
 
     def _probe_span(self, probe: Probe) -> Span:
         first = probe.first
         turned = _turned(probe.sequence, first, first + len(probe.tokens))
-        return Span(probe.tokens, first, probe.blocks, probe.sequence.owner.adapter, turned=turned)
+        heard = None if self._hearing is None else self._hearing.of(probe.sequence)
+        return Span(
+            probe.tokens, first, probe.blocks, probe.sequence.owner.adapter, turned=turned, heard=heard
+        )
 
 
 def _turned(sequence: SequenceState, first: int, stop: int) -> Int | None:

@@ -42,7 +42,7 @@ class NumpyTower:
             active = arrays.silu_gate(arrays.linear(normed, layer.gate_up, layer.gate_up_bias))
             x += arrays.linear(active, layer.down, layer.down_bias)
         merged = arrays.rms_norm(x, ends.norm, NORM_EPSILON).reshape(-1, config.merged_width)
-        inner = gelu(arrays.linear(merged, ends.inner, ends.inner_bias))
+        inner = arrays.gelu(arrays.linear(merged, ends.inner, ends.inner_bias))
         return arrays.linear(inner, ends.outer, ends.outer_bias)
 
     def _attend(
@@ -86,14 +86,3 @@ def attend(queries: Float32, keys: Float32, values: Float32, windows: Int) -> Fl
             kept = there[:, start : start + slice_size]
             mixed[rows[kept]] = out[kept]
     return mixed
-
-
-def gelu(x: Float32) -> Float32:
-    """GELU without the approximation that language models use: ``x`` times the normal distribution's
-    integral. NumPy has no error function; this one is within 1.5e-7 (Abramowitz and Stegun, 7.1.26)."""
-    wide = np.abs(x.astype(np.float64)) * 2.0**-0.5
-    part = 1.0 / (1.0 + 0.3275911 * wide)
-    series = (((1.061405429 * part - 1.453152027) * part + 1.421413741) * part - 0.284496736) * part
-    error = 1.0 - (series + 0.254829592) * part * np.exp(-wide * wide)
-    active: Float32 = (0.5 * x * (1.0 + np.sign(x) * error)).astype(np.float32)
-    return active

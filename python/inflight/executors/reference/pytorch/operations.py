@@ -101,6 +101,11 @@ def added(weight: Tensor, offset: float) -> Tensor:
     return weight.float() + offset
 
 
+def no_bias(matrix: Tensor) -> Tensor:
+    """A zero for each row of a matrix ``[out, in]``."""
+    return matrix.new_zeros(len(matrix))
+
+
 def rows_of(matrix: Tensor, first: int, count: int) -> Tensor:
     """``count`` rows from ``first`` on; those that the matrix does not have are zero."""
     rows = matrix[first : first + count]

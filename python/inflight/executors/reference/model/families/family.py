@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from inflight.executors.reference.model.hearing import HearingConfig
 from inflight.executors.reference.model.vision import VisionConfig
 from inflight.model.config import ModelFacts
 
@@ -16,7 +17,7 @@ from .windows import Windows, no_windows
 
 Norm = Literal["rms", "layer"]
 Positions = Literal["rotary", "learned", "alibi"]
-Activation = Literal["silu", "gelu_tanh"]
+Activation = Literal["silu", "gelu_tanh", "gelu"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class Names:
     #: Of a mixture of experts; the ``{}`` is the expert's number.
     router: str = ""
     expert: str = ""
+    #: Of modules with a bias, those that have none all the same.
+    unbiased: tuple[str, ...] = ()
     #: Whether the layers' matrices are stored as ``[in, out]``.
     transposed: bool = False
     #: What some checkpoints leave out at the beginning of every name.
@@ -96,3 +99,5 @@ class Family:
     #: Of a model that sees: its tower, by its facts and the whole config. Its rotary embedding has three
     #: positions.
     vision: Callable[[ModelFacts, Mapping[str, Any]], VisionConfig] | None = None
+    #: Of a model that hears: its encoder, likewise.
+    hearing: Callable[[ModelFacts, Mapping[str, Any]], HearingConfig] | None = None
