@@ -25,7 +25,11 @@ use crate::options::GatewayOptions;
 const PROBES: [&str; 3] = ["/health", "/ping", "/v2/health"];
 
 /// Where bodies are forms with files.
-const UPLOADS: &str = "/v1/files";
+const UPLOADS: [&str; 3] = [
+    "/v1/files",
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
+];
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
@@ -101,7 +105,7 @@ impl Access {
             // KServe's clients name other types, or none, and may compress. A page always says whose it is.
             let path = request.uri().path();
             let is_kserve = error::is_kserve(path);
-            if path == UPLOADS {
+            if UPLOADS.contains(&path) {
                 message::plain_body(request.headers())?;
             } else if !is_kserve || request.headers().contains_key(header::ORIGIN) {
                 message::json_body(request.headers(), request.body().is_end_stream())?;

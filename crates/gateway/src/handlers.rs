@@ -37,3 +37,4 @@ mod resuming;
 mod sending;
 mod thinking;
 pub(crate) mod tokenize;
+pub(crate) mod transcriptions;

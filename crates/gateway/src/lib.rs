@@ -25,6 +25,7 @@
 //! | `access`, `admission`, `client`, `quota` | which requests are let in, how much at once, who holds and may use what |
 //! | `handlers` | one file per resource of the API, and KServe's calls over HTTP |
 //! | `grpc` | KServe's calls over gRPC |
+//! | `audio` | which files of clips are decoded, and how far |
 //! | `images` | which images are accepted, and fetching them |
 //! | `guide` | whether schemas and regular expressions can be followed |
 //! | `response_store` | the responses that clients may come back to |
@@ -39,6 +40,7 @@
 mod access;
 mod admission;
 mod api_key;
+mod audio;
 mod batch_runner;
 mod batches;
 mod cli;

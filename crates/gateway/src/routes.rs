@@ -16,7 +16,7 @@ pub(crate) use self::kserve::PATHS as KSERVE_PATHS;
 use crate::console;
 use crate::handlers::{
     adapters, batches, chat, completions, console as console_data, count, embeddings, files,
-    health, message_batches, messages, metrics, models, responses, tokenize,
+    health, message_batches, messages, metrics, models, responses, tokenize, transcriptions,
 };
 use crate::openapi::{self, Access, Answer, Area, Body, Error, Operation, Type};
 use crate::state::AppState;
@@ -44,6 +44,12 @@ pub(crate) const ROUTES: &[Operation] = &[
     Operation::post(OPENAI, "/v1/embeddings", "create_embedding", "Compute embeddings of texts")
         .by(|| post(embeddings::create_embedding))
         .takes(Body::OpenAi(RequestBody::Embeddings)).answers(Answer::Embeddings),
+    Operation::post(OPENAI, "/v1/audio/transcriptions", "create_transcription", "Write down what a clip says")
+        .by(|| post(transcriptions::create_transcription))
+        .takes(Body::Clip { translates: false }).answers(Answer::Transcript).streams(),
+    Operation::post(OPENAI, "/v1/audio/translations", "create_translation", "The same, in English")
+        .by(|| post(transcriptions::create_translation))
+        .takes(Body::Clip { translates: true }).answers(Answer::Transcript).streams(),
     Operation::post(OPENAI, "/v1/responses", "create_response", "Answer a conversation, which may be kept")
         .by(|| post(responses::create_response))
         .takes(Body::OpenAi(RequestBody::Responses)).answers(Answer::Response).streams(),

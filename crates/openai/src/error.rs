@@ -367,6 +367,29 @@ impl ApiError {
         .with_param("model")
     }
 
+    /// 400: the model is served, and does not transcribe; `reason` says why.
+    pub fn no_transcription(model: &str, reason: &str) -> Self {
+        let model = crate::words::shortened(model);
+        Self::invalid_request(
+            "model",
+            format!(
+                "The model `{model}` does not transcribe: `file` {reason}. Name a model that does."
+            ),
+        )
+    }
+
+    /// 400: the model only transcribes.
+    pub fn transcribes_only(model: &str) -> Self {
+        let model = crate::words::shortened(model);
+        Self::invalid_request(
+            "model",
+            format!(
+                "The model `{model}` transcribes clips and does not take text. Send clips to `/v1/audio/transcriptions`, \
+                 or name another model."
+            ),
+        )
+    }
+
     /// 404: no such route.
     pub fn not_found(method: &str, path: &str) -> Self {
         let path = crate::words::shortened(path);

@@ -41,6 +41,7 @@ mod reasoning_field;
 mod response;
 pub mod responses;
 pub mod tokenize;
+pub mod transcription;
 mod words;
 
 pub use error::{ApiError, ErrorKind, RateUnit, error_schema};

@@ -33,6 +33,7 @@ mod model;
 mod stop;
 mod template;
 mod tokenizer;
+mod transcribing;
 
 pub use convert::{CONVERTED_FILES, tokenizer_json};
 pub use detokenizer::Detokenizer;
@@ -46,3 +47,4 @@ pub use template::{
     TemplateLimits, TemplateSource, run_template_helper, use_template_helper,
 };
 pub use tokenizer::{TokenText, Tokenizer};
+pub use transcribing::Transcribing;

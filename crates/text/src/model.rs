@@ -12,6 +12,7 @@ use crate::files::{ModelFiles, parse_object};
 use crate::generation::GenerationConfig;
 use crate::template::{BuiltInTemplate, ChatTemplate, TemplateSource, named_templates};
 use crate::tokenizer::Tokenizer;
+use crate::transcribing::Transcribing;
 
 /// Everything text of one model. Immutable; share it in an `Arc`.
 #[derive(Debug)]
@@ -21,6 +22,7 @@ pub struct TextModel {
     built_in: Option<BuiltInTemplate>,
     generation: GenerationConfig,
     format: Format,
+    transcribing: Option<Transcribing>,
     /// See [`Self::tokenizer_config`].
     tokenizer_config: Map<String, Value>,
 }
@@ -144,8 +146,12 @@ impl TextModel {
                 None => named_templates(config.get("chat_template")),
             },
         };
-        let model_type = parse_object("config.json", file("config.json"))?;
-        let model_type = model_type
+        let config_file = parse_object("config.json", file("config.json"))?;
+        let settings = parse_object("generation_config.json", file("generation_config.json"))?;
+        let transcribing = config_file
+            .as_ref()
+            .and_then(|config| Transcribing::of(config, settings.as_ref(), &tokenizer));
+        let model_type = config_file
             .as_ref()
             .and_then(|config| config.get("model_type"));
         let model_type = model_type.and_then(Value::as_str).map(str::to_owned);
@@ -164,6 +170,7 @@ impl TextModel {
             built_in: None,
             generation,
             format,
+            transcribing,
             tokenizer_config,
         };
         let own = Own {
@@ -187,6 +194,11 @@ impl TextModel {
     /// How the model writes reasoning and tool calls, as its chat template and configuration show.
     pub fn format(&self) -> Format {
         self.format
+    }
+
+    /// How it transcribes, if it does.
+    pub fn transcribing(&self) -> Option<&Transcribing> {
+        self.transcribing.as_ref()
     }
 
     /// Which built-in template it is, if it is one.

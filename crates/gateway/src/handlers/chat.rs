@@ -18,7 +18,7 @@ use super::answer;
 use super::content;
 use super::generate;
 use super::image_prompt;
-use super::locate::locate_or_only;
+use super::locate::locate_for_text;
 use super::prepared::Prepared;
 use super::prompt::{self, SpecialTokens};
 use super::response;
@@ -55,7 +55,7 @@ pub(super) fn prepare_parsed(
         mut request,
         mut ignored,
     } = parsed;
-    let model = locate_or_only(state, &mut request.generation.model)?;
+    let model = locate_for_text(state, &mut request.generation.model)?;
     let started = Instant::now();
     let messages = std::mem::take(&mut request.messages);
     image_prompt::check(&model.served, &messages)?;

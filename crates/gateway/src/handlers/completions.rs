@@ -10,7 +10,7 @@ use inflight_upstream::placement::Named;
 use tokio::time::Instant;
 
 use super::generate;
-use super::locate::locate_or_only;
+use super::locate::locate_for_text;
 use super::prepared::{Pictures, Prepared};
 use super::prompt::{self, SpecialTokens};
 use super::response;
@@ -34,7 +34,7 @@ pub(crate) async fn create_completion(
 fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
     let parsed = completions::parse(body)?;
     let mut request = parsed.request;
-    let model = locate_or_only(state, &mut request.generation.model)?;
+    let model = locate_for_text(state, &mut request.generation.model)?;
     let lora = model.adapter.as_ref().map(|adapter| adapter.task_id);
     let requested = Requested::completion(&request).with_lora(lora);
     let special = SpecialTokens::of(&request.generation, SpecialTokens::Added);

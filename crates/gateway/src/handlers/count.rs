@@ -11,7 +11,7 @@ use inflight_openai::responses::in_own_words;
 use inflight_openai::{ApiError, IgnoredFields, InputTokens, Parsed};
 
 use super::generate;
-use super::locate::{Located, locate_or_only};
+use super::locate::{Located, locate_for_text};
 use super::prompt::SpecialTokens;
 use super::{chat, prompt, response, responses};
 use crate::error::HttpError;
@@ -51,7 +51,7 @@ pub(super) fn tokens(
         mut request,
         mut ignored,
     } = parsed;
-    let Located { served, entry, .. } = locate_or_only(state, &mut request.generation.model)?;
+    let Located { served, entry, .. } = locate_for_text(state, &mut request.generation.model)?;
     let model = served.text.as_deref().ok_or_else(|| {
         ApiError::invalid_request(
             "messages",

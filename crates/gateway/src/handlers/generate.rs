@@ -80,6 +80,12 @@ impl Received {
         state.admission.work(self.size, Work::Computes, work).await
     }
 
+    /// Counts as a body of so many bytes: what it asks for costs more than to read it.
+    pub(super) fn at_least(mut self, bytes: usize) -> Self {
+        self.size = self.size.max(bytes);
+        self
+    }
+
     /// Counts `more` bytes that the body names but does not contain, before they are copied.
     ///
     /// # Errors

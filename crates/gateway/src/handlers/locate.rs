@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use inflight_openai::ApiError;
 use inflight_upstream::model::adapter::{Adapter, readings};
+use inflight_upstream::model::capability::{Capability, lacks};
 use inflight_upstream::model::served::ServedModel;
 use inflight_upstream::table::{ModelEntry, NoModel};
 
@@ -73,6 +74,18 @@ pub(super) fn locate_or_only(state: &AppState, model: &mut String) -> Result<Loc
         };
     }
     locate(state, model)
+}
+
+/// As [`locate_or_only`], of a model that takes text.
+///
+/// # Errors
+/// See [`locate`]; 400 for a model that only transcribes.
+pub(super) fn locate_for_text(state: &AppState, model: &mut String) -> Result<Located, ApiError> {
+    let located = locate_or_only(state, model)?;
+    if lacks(&located.served, Capability::Transcription).is_none() {
+        return Err(ApiError::transcribes_only(model));
+    }
+    Ok(located)
 }
 
 fn with_adapter(

@@ -9,6 +9,7 @@ use inflight_batches::{
 };
 use inflight_openai::embeddings::EmbeddingList;
 use inflight_openai::tokenize::{DetokenizeResponse, TokenizeResponse, TokenizerInfo};
+use inflight_openai::transcription::{TranscriptFormat, TranscriptJson, TranscriptVerboseJson};
 use inflight_openai::{
     ChatCompletion, Completion, InputTokens, ModelCard, ModelList, RequestBody, responses,
 };
@@ -98,6 +99,10 @@ pub(crate) enum Body {
     Object,
     /// A form with a file.
     Upload,
+    /// A form with a clip.
+    Clip {
+        translates: bool,
+    },
     AnyOrNone,
 }
 
@@ -118,14 +123,36 @@ impl Body {
                     "expires_after[seconds]": {"type": "integer"},
                 },
             })),
+            Self::Clip { translates } => Some(clip_schema(translates)),
         }
     }
+}
+
+fn clip_schema(translates: bool) -> Value {
+    let mut schema = json!({
+        "type": "object",
+        "required": ["file", "model"],
+        "properties": {
+            "file": {"type": "string", "format": "binary"},
+            "model": {"type": "string"},
+            "language": {"type": "string"},
+            "prompt": {"type": "string"},
+            "response_format": {"type": "string", "enum": TranscriptFormat::names()},
+            "temperature": {"type": "number", "minimum": 0, "maximum": 1},
+            "stream": {"type": "boolean"},
+            "timestamp_granularities[]": {"type": "array", "items": {"type": "string", "enum": ["segment"]}},
+        },
+    });
+    if translates && let Some(fields) = schema["properties"].as_object_mut() {
+        fields.remove("language");
+    }
+    schema
 }
 
 impl Body {
     pub(crate) const fn media_type(self) -> &'static str {
         match self {
-            Self::Upload => "multipart/form-data",
+            Self::Upload | Self::Clip { .. } => "multipart/form-data",
             _ => "application/json",
         }
     }
@@ -137,6 +164,7 @@ pub(crate) enum Answer {
     ChatCompletion,
     Completion,
     Embeddings,
+    Transcript,
     Response,
     Items,
     Models,
@@ -183,6 +211,13 @@ impl Answer {
             Self::ChatCompletion => generator.subschema_for::<ChatCompletion>(),
             Self::Completion => generator.subschema_for::<Completion>(),
             Self::Embeddings => generator.subschema_for::<EmbeddingList>(),
+            Self::Transcript => {
+                let forms = [
+                    generator.subschema_for::<TranscriptJson>(),
+                    generator.subschema_for::<TranscriptVerboseJson>(),
+                ];
+                return json!({"anyOf": forms});
+            }
             Self::Response => responses::object_schema(generator),
             Self::Items => responses::list_schema(generator),
             Self::Models => {
