@@ -22,7 +22,7 @@ _AT_ONCE = 1024
 
 @dataclass(frozen=True, slots=True)
 class PromptFacts:
-    """Of one prompt, without images, virtual tokens or an adapter."""
+    """Of one prompt, without images, sound, virtual tokens or an adapter."""
 
     lowest: int
     highest: int
@@ -39,7 +39,7 @@ def find_facts(request: Request, tokens_per_block: int) -> PromptFacts | None:
         extras = read_extras(request)
     except Refused:
         return None  # the engine refuses it in the same words
-    if extras.images is not None or extras.prompt_tuning is not None or extras.lora is not None:
+    if any(more is not None for more in (extras.images, extras.audio, extras.prompt_tuning, extras.lora)):
         return None
     hashes: list[bytes] = []
     parent, lowest, highest = reuse.root(extras.cache_salt), tokens[0], tokens[0]
