@@ -25,7 +25,7 @@ from support.spoiling_worker import DESCRIBE, FETCH, STREAM, Abort, Spoil, Spoil
 HOSTILE = "hostile"
 TOKENS = 12
 #: The gateway's options below, and a busy machine.
-PATIENCE_S = 15.0
+PATIENCE_S = 30.0
 GATEWAY = ("--first-token-timeout-s=2", "--request-timeout-s=4")
 GROWTH_MIB = 300.0
 #: An error's body, headers apart.

@@ -382,6 +382,7 @@ FIELDS: tuple[Field, ...] = (
         Unsupported("engines take an encoder's output for images"),
         Target("generate_async", "inputs", images.decode, "images"),
     ),
+    Field("WAV", _REFERENCE_ONLY, _REFERENCE_ONLY),
     # KServe request parameters, not tensors; the worker passes them under these names.
     _passed(
         "request_type",
