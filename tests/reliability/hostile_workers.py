@@ -24,7 +24,7 @@ from support.spoiling_worker import DESCRIBE, FETCH, STREAM, Abort, Spoil, Spoil
 
 HOSTILE = "hostile"
 TOKENS = 12
-#: The gateway's options below, and a busy machine.
+#: The gateway's options below, two of its calls that the double leaves unanswered for 10 s, a busy machine.
 PATIENCE_S = 30.0
 GATEWAY = ("--first-token-timeout-s=2", "--request-timeout-s=4")
 GROWTH_MIB = 300.0
