@@ -1,9 +1,9 @@
 //! Files of clips: which are read, and how they become the samples that models hear. Owns the bounds on what is decoded,
 //! since a small file can declare hours. Knows nothing of forms and models.
 
-use std::borrow::Cow;
 mod packed;
 
+use std::borrow::Cow;
 use std::io::Cursor;
 
 use hound::{SampleFormat, WavReader};
@@ -334,14 +334,33 @@ mod tests {
                 .filter(|pair| pair[0] < 0.0 && pair[1] >= 0.0);
             assert!(rises.count().abs_diff(110) <= 1, "{name}");
         }
-        // One that was cut off is heard as far as it goes.
+    }
+
+    #[test]
+    fn a_file_that_was_cut_is_an_error_and_no_shorter_clip() {
+        for (name, file) in LOSSY {
+            let cut = decode(&file[..file.len() / 2]);
+            assert!(
+                matches!(cut, Err(AudioError::Unreadable(..))),
+                "{name} {cut:?}"
+            );
+        }
+        // An MP3 whose first frame does not state how long it is has lost nothing that one could know of.
         let (_, file) = LOSSY[0];
-        let cut = decode(&file[..file.len() * 3 / 4]).unwrap();
+        let frames = file
+            .windows(2)
+            .enumerate()
+            .filter(|(_, two)| *two == [0xff, 0xf3]);
+        let second = frames.map(|(at, _)| at).nth(1).unwrap();
+        let rest = decode(&file[second..file.len() * 3 / 4]).unwrap();
         assert!(
-            cut.len().abs_diff(SECOND * 3 / 8) < SECOND / 16,
+            rest.len().abs_diff(SECOND * 3 / 8) < SECOND / 16,
             "{}",
-            cut.len()
+            rest.len()
         );
+        let ogg = LOSSY[2].1;
+        let twice = decode(&[ogg, ogg].concat()).unwrap_err().to_string();
+        assert!(twice.contains("several streams"), "{twice}");
     }
 
     #[test]

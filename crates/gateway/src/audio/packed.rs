@@ -14,6 +14,8 @@ use super::{AudioError, Mixer, check};
 
 /// Packets of one file: half an hour of Vorbis in its shortest blocks has fewer.
 const MOST_PACKETS: usize = 1 << 21;
+/// Frames that may be missing of what a file states: two packets, with which encoders begin and end.
+const SLACK: u64 = 2304;
 /// How often the bytes of a file may be decoded. Once, in honest ones.
 const MOST_OFTEN: usize = 2;
 
@@ -31,7 +33,7 @@ pub(super) fn decode(name: &'static str, file: &[u8]) -> Result<(u32, Vec<f32>),
         .map_err(unreadable)?;
     let track = format.default_track(TrackType::Audio);
     let track = track.ok_or(AudioError::Empty)?;
-    let own = track.id;
+    let (own, stated) = (track.id, track.num_frames);
     let codec = track.codec_params.as_ref().and_then(|codec| codec.audio());
     let mut decoder = symphonia::default::get_codecs()
         .make_audio_decoder(
@@ -45,9 +47,13 @@ pub(super) fn decode(name: &'static str, file: &[u8]) -> Result<(u32, Vec<f32>),
     loop {
         let packet = match format.next_packet() {
             Ok(Some(packet)) => packet,
-            Ok(None) | Err(Error::ResetRequired) => break,
-            // Files are cut off in the middle of a packet all the time; what is whole is heard.
+            Ok(None) => break,
+            // In the middle of a packet. Whether more than that is missing is seen below.
             Err(Error::IoError(error)) if error.kind() == ErrorKind::UnexpectedEof => break,
+            Err(Error::ResetRequired) => {
+                let text = "it has several streams, one behind the other".to_owned();
+                return Err(AudioError::Unreadable(name, text));
+            }
             Err(error) => return Err(unreadable(error)),
         };
         packets += 1;
@@ -83,5 +89,10 @@ pub(super) fn decode(name: &'static str, file: &[u8]) -> Result<(u32, Vec<f32>),
         }
     }
     let (rate, _, mixer) = mixed.ok_or(AudioError::Empty)?;
+    let heard = mixer.frames.len() as u64;
+    if stated.is_some_and(|stated| heard.saturating_add(SLACK) < stated) {
+        let text = "it was cut off, and ends before its last sample".to_owned();
+        return Err(AudioError::Unreadable(name, text));
+    }
     Ok((rate, mixer.frames))
 }
