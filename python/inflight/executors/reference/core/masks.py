@@ -27,6 +27,7 @@ _MANY_FOR_THE_POOL = 4
 _MANY_FOR_A_THREAD = 16
 
 _NO_SLOT = -1
+_NO_ENDS: frozenset[int] = frozenset()
 
 
 class Guide:
@@ -116,6 +117,38 @@ class Guide:
 
     def _row(self) -> Bits:
         return self._own if self.slot == _NO_SLOT else self.masks.table[self.slot]
+
+
+class RuleGuide(Guide):
+    """A rule that is not a grammar: it computes its own masks, has no row in a table, and ends no answer."""
+
+    def __init__(self, vocab_size: int) -> None:
+        # It has neither a matcher nor `Masks`.
+        self.error = None
+        self._vocab_size = vocab_size
+
+    @property
+    def shared(self) -> Masks | None:
+        """None: its masks are nobody's but its own."""
+        return None
+
+    @property
+    def eos_tokens(self) -> frozenset[int]:
+        """It ends no answer."""
+        return _NO_ENDS
+
+    def resume(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            self.observe(token)
+
+    def enter(self, slot: int) -> None:
+        """It has no row in a table."""
+
+    def leave(self) -> None:
+        """It has no row in a table."""
+
+    def end(self) -> None:
+        """Nothing is computed for it."""
 
 
 class Masks:

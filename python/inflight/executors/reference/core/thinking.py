@@ -6,17 +6,14 @@ model: the request says which tokens those are, and whether the prompt has alrea
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from .masks import Bits, Guide, Mask, Masks
+from .masks import Bits, Mask, RuleGuide
 
 #: Tokens of an answer within which its reasoning begins: line breaks may come first.
 _BEGINS_WITHIN = 16
-
-_NO_ENDS: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +27,12 @@ class Thinking:
     end: tuple[int, ...]
 
 
-class ThinkingBudget(Guide):
+class ThinkingBudget(RuleGuide):
     """One sequence's place in its reasoning: a guide that allows every token, unless the end must come."""
 
     def __init__(self, thinking: Thinking, vocab_size: int) -> None:
-        # Nothing is computed for it: it has neither a matcher nor a place in a table.
-        self.error = None
-        self.thinking, self._vocab_size = thinking, vocab_size
+        super().__init__(vocab_size)
+        self.thinking = thinking
         self._everything: Bits = np.full(4 * ((vocab_size + 31) // 32), 0xFF, dtype=np.uint8)
         self._thinks = not thinking.start
         self._over = False
@@ -48,16 +44,6 @@ class ThinkingBudget(Guide):
     def copy(self) -> ThinkingBudget:
         """Another sequence's, which has generated nothing."""
         return ThinkingBudget(self.thinking, self._vocab_size)
-
-    @property
-    def shared(self) -> Masks | None:
-        """None: its masks are nobody's but its own."""
-        return None
-
-    @property
-    def eos_tokens(self) -> frozenset[int]:
-        """It ends no answer."""
-        return _NO_ENDS
 
     @property
     def forced(self) -> int | None:
@@ -89,19 +75,6 @@ class ThinkingBudget(Guide):
             self._thought += 1
         elif self._seen >= _BEGINS_WITHIN:
             self._over = True
-
-    def resume(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            self.observe(token)
-
-    def enter(self, slot: int) -> None:
-        """It has no row in a table."""
-
-    def leave(self) -> None:
-        """It has no row in a table."""
-
-    def end(self) -> None:
-        """Nothing is computed for it."""
 
 
 def _matched(mark: tuple[int, ...], matched: int, token: int) -> int:

@@ -16,12 +16,10 @@ import numpy as np
 from inflight.executors.reference.model.array_types import Float32
 from inflight.model.files import read_json
 
-from .masks import Bits, Guide, Mask, Masks
+from .masks import Bits, Mask, RuleGuide
 
 #: Of the first timestamp, where the file states none: one second, in steps of 0.02 s.
 _FIRST_TIMESTAMP = 50
-
-_NO_ENDS: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +78,12 @@ def parse_marks(values: Mapping[str, Any], vocab_size: int) -> Marks:
     )
 
 
-class TranscriptRules(Guide):
+class TranscriptRules(RuleGuide):
     """One sequence's place in its transcript."""
 
     def __init__(self, marks: Marks, prompt: Sequence[int], vocab_size: int) -> None:
-        # Nothing is computed for it: it has neither a matcher nor a place in a table.
-        self.error = None
-        self._marks, self._prompt, self._vocab_size = marks, prompt, vocab_size
+        super().__init__(vocab_size)
+        self._marks, self._prompt = marks, prompt
         self._asks_language = bool(marks.languages) and list(prompt) == [marks.start]
         self._times = (
             not self._asks_language and marks.first_time is not None and marks.no_times not in prompt
@@ -99,16 +96,6 @@ class TranscriptRules(Guide):
     def copy(self) -> TranscriptRules:
         """Another sequence's, which has generated nothing."""
         return TranscriptRules(self._marks, self._prompt, self._vocab_size)
-
-    @property
-    def shared(self) -> Masks | None:
-        """None: its masks are nobody's but its own."""
-        return None
-
-    @property
-    def eos_tokens(self) -> frozenset[int]:
-        """It ends no answer."""
-        return _NO_ENDS
 
     def mask(self) -> Mask:
         marks = self._marks
@@ -147,19 +134,6 @@ class TranscriptRules(Guide):
         self._were_times = (is_time, self._were_times[0])
         if is_time:
             self._last_time = token
-
-    def resume(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            self.observe(token)
-
-    def enter(self, slot: int) -> None:
-        """It has no row in a table."""
-
-    def leave(self) -> None:
-        """It has no row in a table."""
-
-    def end(self) -> None:
-        """Nothing is computed for it."""
 
     def _times_must_not_come(self) -> bool:
         """After two times in a row, or one that is the first token."""
