@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use inflight_kserve::assets;
-use inflight_routing::LastTurn;
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -44,7 +43,6 @@ pub struct Connection {
     /// `host:port`, for logs and metrics.
     pub address: Arc<str>,
     pub served: Arc<ServedModel>,
-    pub last_turn: LastTurn,
     /// The LoRA adapters that the server announced last.
     adapters: ArcSwap<Vec<assets::Adapter>>,
     /// Whether the server still answers.
@@ -72,7 +70,6 @@ impl Connection {
             address,
             adapters: ArcSwap::from_pointee(served.description.adapters.clone()),
             served,
-            last_turn: LastTurn::default(),
             pulse,
             leaving: AtomicBool::new(false),
             parted: AtomicBool::new(false),

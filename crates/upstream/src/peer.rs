@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use arc_swap::ArcSwapOption;
-use inflight_routing::LastTurn;
 
 use super::pool::Pool;
 
@@ -37,7 +36,6 @@ pub struct Peer {
     served: ArcSwapOption<Served>,
     is_up: AtomicBool,
     active: AtomicUsize,
-    pub last_turn: LastTurn,
 }
 
 impl Peer {

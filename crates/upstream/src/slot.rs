@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use inflight_routing::LastTurn;
 use inflight_text::TextModel;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -30,6 +31,8 @@ pub struct WorkerSlot {
     pub pulse: Arc<Pulse>,
     /// For KServe's clients.
     pub peer: Peer,
+    /// When it was last picked, for a request of whatever model and API.
+    pub(super) last_turn: LastTurn,
     /// One for each model it serves.
     pub(super) connections: ArcSwap<Vec<Arc<Connection>>>,
     /// The models it last served, and why it is not ready now.
@@ -73,6 +76,7 @@ impl WorkerSlot {
             address: address.into(),
             pulse: Arc::default(),
             peer: Peer::default(),
+            last_turn: LastTurn::default(),
             connections: ArcSwap::default(),
             past: Mutex::new(past),
             life: ArcSwap::default(),

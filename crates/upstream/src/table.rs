@@ -1,8 +1,8 @@
 //! The table of models: model → workers. Owns which worker a request goes to; knows nothing of how
 //! connections are made or of what requests say.
 
+mod choice;
 mod peers;
-mod placing;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,13 +10,14 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use inflight_kserve::assets;
-use inflight_routing::{Candidate, Turns, least_loaded};
+use inflight_routing::Turns;
 use inflight_text::ChatTemplate;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-pub use self::peers::{Asks, NoPeer, Picked};
-use self::placing::{place, splits};
+pub use self::choice::Asks;
+use self::choice::{Choice, Server, least_busy};
+pub use self::peers::{NoPeer, Picked};
 use super::connection::Connection;
 use super::phases::{Disaggregate, Phases, is_for_contexts};
 use super::placement::{Asked, Placed, Placement};
@@ -38,7 +39,6 @@ pub struct ModelEntry {
     workers: Vec<Arc<WorkerSlot>>,
     /// Whether any of them is for contexts.
     has_contexts: bool,
-    placement: Arc<Placement>,
     /// Of all models.
     turns: Arc<Turns>,
 }
@@ -48,8 +48,24 @@ impl ModelEntry {
     /// would choose now. Picks nothing: preparing a long prompt takes a while, and the worker is chosen by
     /// the load after it.
     pub fn next_served(&self) -> Option<Arc<ServedModel>> {
-        let (connection, _) = self.least_loaded(|_| true)?;
-        Some(Arc::clone(&connection.served))
+        Some(Arc::clone(&self.next(|_| true)?.served))
+    }
+
+    /// [`ModelEntry::next_served`] of the workers that have this LoRA adapter, which it also looks up.
+    pub fn next_with(&self, adapter: &str) -> Option<(Arc<ServedModel>, Adapter)> {
+        let connection = self.next(|connection| connection.task_of(adapter).is_some())?;
+        let served = Arc::clone(&connection.served);
+        let adapter = Adapter {
+            task_id: connection.task_of(adapter)?,
+            name: adapter.to_owned(),
+        };
+        Some((served, adapter))
+    }
+
+    fn next(&self, fits: impl Fn(&Connection) -> bool) -> Option<Arc<Connection>> {
+        let mut ready = self.ready(fits);
+        let ((place, _), _) = least_busy(&ready)?;
+        Some(ready.swap_remove(place).connection)
     }
 
     /// Whether small conversations with it are rendered at once, without waiting for another process. Taken from its
@@ -63,61 +79,22 @@ impl ModelEntry {
         template.is_none_or(ChatTemplate::renders_at_once)
     }
 
-    /// [`ModelEntry::next_served`] of the workers that have this LoRA adapter, which it also looks up.
-    pub fn next_with(&self, adapter: &str) -> Option<(Arc<ServedModel>, Adapter)> {
-        let (connection, _) =
-            self.least_loaded(|connection| connection.task_of(adapter).is_some())?;
-        let served = Arc::clone(&connection.served);
-        let adapter = Adapter {
-            task_id: connection.task_of(adapter)?,
-            name: adapter.to_owned(),
-        };
-        Some((served, adapter))
-    }
-
-    /// Picks the worker of a request. None of the `tried` addresses counts. Where workers report their caches and their
-    /// load, it is the one with the lowest expected cost ([`Placement`]); otherwise the ready one whose worker has the
-    /// fewest requests, of whatever model and API, and among equals the one whose last turn is longest ago.
-    ///
-    /// Workers for contexts get whole requests only where no other can.
+    /// Picks the worker of a request, as [`Choice`] says. None of the `tried` addresses counts. Workers for contexts get
+    /// whole requests only where no other can.
     pub fn pick(
         &self,
         suits: Suits<'_>,
         tried: &[Arc<str>],
         asked: &Asked<'_>,
     ) -> Option<(Arc<Connection>, Option<Placed>)> {
-        let pick = |others: bool| {
-            self.pick_of(asked, others, |connection| {
-                suits.takes(connection, tried) && !(others && is_for_contexts(&connection.served))
-            })
+        let choice = Choice {
+            asks: Some(&|block_tokens| asked.ask(block_tokens)),
+            is_named: asked.is_transferred(),
+            spares_contexts: self.has_contexts && matches!(suits.phases, Phases::Both),
+            turns: &self.turns,
         };
-        if self.has_contexts && matches!(suits.phases, Phases::Both) {
-            return pick(true).or_else(|| pick(false));
-        }
-        pick(false)
-    }
-
-    fn pick_of(
-        &self,
-        asked: &Asked<'_>,
-        spares_streams: bool,
-        takes: impl Fn(&Connection) -> bool,
-    ) -> Option<(Arc<Connection>, Option<Placed>)> {
-        if self.placement.block_tokens().is_some() {
-            let ready = self.workers.iter();
-            let ready = ready.filter_map(|slot| slot.connection(&self.name));
-            let mut fitting: Vec<Arc<Connection>> =
-                ready.filter(|connection| takes(connection)).collect();
-            let ask = |block_tokens| asked.ask(block_tokens).sparing(spares_streams);
-            // How much of a prompt has to come from elsewhere is learned from.
-            let placed = place(&fitting, asked.is_transferred(), ask);
-            if let Some((place, placed)) = placed {
-                return Some((fitting.swap_remove(place), Some(placed)));
-            }
-        }
-        let choose = || self.least_loaded(&takes);
-        let picked = self.turns.pick(choose, |connection| &connection.last_turn);
-        Some((picked?, None))
+        let (picked, placed) = choice.of(self.ready(|one| suits.takes(one, tried)))?;
+        Some((picked.connection, placed))
     }
 
     /// Whether a worker for contexts should compute these prompts and another one continue, rather than one do all of it.
@@ -131,29 +108,52 @@ impl ModelEntry {
         if !self.has_contexts || which == Disaggregate::Never {
             return false;
         }
-        let workers = self.workers.iter();
-        let ready = workers.filter_map(|slot| slot.connection(&self.name));
-        let (contexts, others): (Vec<_>, Vec<_>) = ready
-            .filter(|one| suits.takes(one, tried))
-            .partition(|one| is_for_contexts(&one.served));
+        let ready = self.ready(|one| suits.takes(one, tried)).into_iter();
+        let ready = ready.map(|ready| ready.connection);
+        let (contexts, others): (Vec<_>, Vec<_>) =
+            ready.partition(|one| is_for_contexts(&one.served));
         let takes = |phases: Phases<'_>, workers: &[Arc<Connection>]| {
             workers.iter().any(|one| phases.suit(&one.served))
         };
+        // Where costs are not known they are split as well: these workers are there for it.
+        let pays = || {
+            let placement = contexts.first()?.seat()?.placement();
+            let ask = asked.ask(placement.block_tokens()?);
+            placement.splits(
+                &ask,
+                contexts.iter().filter_map(|worker| worker.seat()),
+                others.iter().filter_map(|worker| worker.seat()),
+            )
+        };
         takes(Phases::Context, &contexts)
             && takes(Phases::Generation(&Bytes::new()), &others)
-            && (which == Disaggregate::Always || splits(&contexts, &others, |size| asked.ask(size)))
+            && (which == Disaggregate::Always || pays().unwrap_or(true))
     }
 
-    /// Also returns its last turn.
-    fn least_loaded(&self, fits: impl Fn(&Connection) -> bool) -> Option<(Arc<Connection>, u64)> {
-        let ready = self.workers.iter();
-        let ready = ready.filter_map(|slot| Some((slot, slot.connection(&self.name)?)));
-        let fitting = ready.filter(|(_, connection)| fits(connection));
-        least_loaded(fitting.map(|(slot, connection)| Candidate {
-            load: slot.active(),
-            last_turn: connection.last_turn.number(),
-            server: connection,
-        }))
+    /// Its workers that can take requests.
+    fn ready(&self, fits: impl Fn(&Connection) -> bool) -> Vec<Ready<'_>> {
+        let workers = self.workers.iter();
+        let ready = workers.filter_map(|slot| {
+            let connection = slot.connection(&self.name)?;
+            Some(Ready { slot, connection })
+        });
+        ready.filter(|ready| fits(&ready.connection)).collect()
+    }
+}
+
+/// A worker of a model that can take requests.
+struct Ready<'a> {
+    slot: &'a WorkerSlot,
+    connection: Arc<Connection>,
+}
+
+impl Server for Ready<'_> {
+    fn slot(&self) -> &WorkerSlot {
+        self.slot
+    }
+
+    fn worker(&self) -> Option<Arc<Connection>> {
+        Some(Arc::clone(&self.connection))
     }
 }
 
@@ -413,7 +413,6 @@ impl Table {
                 let entry = models
                     .entry(model.name.clone())
                     .or_insert_with(|| ModelEntry {
-                        placement: self.placement(&model.name),
                         name: model.name,
                         created: model.created,
                         max_seq_len: model.max_seq_len,

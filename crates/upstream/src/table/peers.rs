@@ -1,15 +1,12 @@
-//! Which server gets a call of KServe's. Owns what names a model goes by there, and that a prompt goes where its beginning is
-//! cached; knows nothing of what calls say.
+//! Which servers a call of KServe's is for. Owns what names a model goes by there; which of them gets the call is
+//! [`Choice`]'s.
 
 use std::sync::Arc;
 
-use inflight_routing::{Candidate, least_loaded};
-
 use super::Table;
-use super::placing::place;
+use super::choice::{Asks, Choice, Server, leave_contexts};
 use crate::connection::Connection;
-use crate::phases::is_for_contexts;
-use crate::placement::{Ask, Placed};
+use crate::placement::Placed;
 use crate::pool::Pool;
 use crate::slot::WorkerSlot;
 
@@ -34,16 +31,10 @@ pub struct Picked {
     pub model: String,
 }
 
-/// What a call asks of a worker's cache, for blocks of so many tokens; 0: blocks are not known.
-pub type Asks<'a> = &'a dyn Fn(u32) -> Ask;
-
 impl Table {
-    /// Picks the server of a call for this model; none that does not fit. `OWN:MODEL` is the model at workers whose own
-    /// model is called `OWN`, and at others the model of that name. Needs an empty version, or one that there is.
-    ///
-    /// With `asks`, where workers report their caches and their load, it is the one with the lowest expected cost.
-    /// Otherwise the one with the fewest requests, of whatever model and API, and among equals the one whose last turn is
-    /// longest ago.
+    /// Picks the server of a call for this model, as [`Choice`] says; none that does not fit. `OWN:MODEL` is the model at
+    /// workers whose own model is called `OWN`, and at others the model of that name. Needs an empty version, or one that
+    /// there is.
     ///
     /// # Errors
     /// [`NoPeer`].
@@ -56,46 +47,18 @@ impl Table {
     ) -> Result<(Picked, Option<Placed>), NoPeer> {
         let mut ready = self.peers(name, version)?;
         ready.retain(|picked| picked.slot.takes_calls() && fits(picked));
-        let spares_streams = self.leave_contexts(&mut ready);
-        if let Some(asks) = asks {
-            let workers = ready.iter().map(Picked::generates);
-            let placed = workers.collect::<Option<Vec<_>>>().and_then(|workers| {
-                place(&workers, false, |size| asks(size).sparing(spares_streams))
-            });
-            if let Some((place, placed)) = placed {
-                return Ok((ready.swap_remove(place), Some(placed)));
-            }
-        }
-        let choose = || {
-            least_loaded(ready.iter().map(|picked| Candidate {
-                load: picked.slot.active(),
-                last_turn: picked.slot.peer.last_turn.number(),
-                server: picked,
-            }))
+        let choice = Choice {
+            asks,
+            is_named: false,
+            spares_contexts: self.has_contexts(),
+            turns: &self.turns,
         };
-        let picked = self
-            .turns
-            .pick(choose, |picked| &picked.slot.peer.last_turn);
-        let picked = picked.cloned().ok_or(NoPeer::NoneReady)?;
-        Ok((picked, None))
+        choice.of(ready).ok_or(NoPeer::NoneReady)
     }
 
-    /// Workers for contexts get whole requests only where no other can. Returns whether any was left out.
-    fn leave_contexts(&self, ready: &mut Vec<Picked>) -> bool {
-        // First what costs nothing: most fleets have none.
-        if !self.models.load().values().any(|entry| entry.has_contexts) {
-            return false;
-        }
-        let is_other = |picked: &Picked| {
-            !picked
-                .generates()
-                .is_some_and(|one| is_for_contexts(&one.served))
-        };
-        let all = ready.len();
-        if ready.iter().any(is_other) {
-            ready.retain(is_other);
-        }
-        ready.len() < all
+    /// Whether any model has workers for contexts.
+    fn has_contexts(&self) -> bool {
+        self.models.load().values().any(|entry| entry.has_contexts)
     }
 
     /// A worker with this model, if it matters what the prompt of a call is: workers report what they hold, and there is a
@@ -113,7 +76,9 @@ impl Table {
         }
         let mut ready = self.peers(name, version).ok()?;
         ready.retain(|picked| picked.slot.takes_calls());
-        self.leave_contexts(&mut ready);
+        if self.has_contexts() {
+            leave_contexts(&mut ready);
+        }
         let connection = match ready.as_slice() {
             [one, _, ..] => one.generates()?,
             _ => return None,
@@ -188,5 +153,15 @@ impl Picked {
         let own = |one: &&Arc<Connection>| one.served.description.core_model_name == self.model;
         let own = connections.iter().find(own);
         own.or_else(|| connections.first()).cloned()
+    }
+}
+
+impl Server for Picked {
+    fn slot(&self) -> &WorkerSlot {
+        &self.slot
+    }
+
+    fn worker(&self) -> Option<Arc<Connection>> {
+        self.generates()
     }
 }

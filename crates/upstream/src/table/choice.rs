@@ -1,0 +1,97 @@
+//! Which of several servers gets a request, whatever API it came by: by what they report of their caches and their load,
+//! or by their load alone. Owns when enough is known for the first; how that is weighed is
+//! [`Placement`](crate::placement::Placement)'s, and which servers can take a request their callers'.
+
+use std::sync::Arc;
+
+use inflight_routing::{Candidate, Turns, least_loaded};
+
+use crate::connection::Connection;
+use crate::phases::is_for_contexts;
+use crate::placement::{Ask, Placed};
+use crate::slot::WorkerSlot;
+
+/// What a request asks of a worker's cache, for blocks of so many tokens; 0: blocks are not known.
+pub type Asks<'a> = &'a dyn Fn(u32) -> Ask;
+
+/// A server that can take a request.
+pub(super) trait Server {
+    fn slot(&self) -> &WorkerSlot;
+
+    /// What generates the answers there, where that is known.
+    fn worker(&self) -> Option<Arc<Connection>>;
+}
+
+/// What matters for the choice.
+#[derive(Clone, Copy)]
+pub(super) struct Choice<'a> {
+    /// `None`: caches do not matter.
+    pub asks: Option<Asks<'a>>,
+    /// Whether blocks have names even where there is no choice: how much of a prompt comes from elsewhere is learned from.
+    pub is_named: bool,
+    /// Whether workers for contexts get the request only where no other can.
+    pub spares_contexts: bool,
+    pub turns: &'a Turns,
+}
+
+impl Choice<'_> {
+    /// Of `servers`, where all of them report, the one with the lowest expected cost. Otherwise the one with the fewest
+    /// requests, of whatever model and API, and among equals the one whose last turn is longest ago.
+    pub(super) fn of<S: Server>(self, mut servers: Vec<S>) -> Option<(S, Option<Placed>)> {
+        let spares_streams = self.spares_contexts && leave_contexts(&mut servers);
+        let placed = self.asks.and_then(|asks| {
+            let ask = |size| asks(size).sparing(spares_streams);
+            place(&servers, self.is_named, ask)
+        });
+        if let Some((place, placed)) = placed {
+            return Some((servers.swap_remove(place), Some(placed)));
+        }
+        let choose = || least_busy(&servers);
+        let picked = self.turns.pick(choose, |(_, slot)| &slot.last_turn);
+        let (place, _) = picked?;
+        Some((servers.swap_remove(place), None))
+    }
+}
+
+/// The server with the fewest requests, its place, and the number of its last turn. Takes no turn.
+pub(super) fn least_busy<S: Server>(servers: &[S]) -> Option<((usize, &WorkerSlot), u64)> {
+    let servers = servers.iter().map(Server::slot).enumerate();
+    least_loaded(servers.map(|(place, slot)| Candidate {
+        server: (place, slot),
+        load: slot.active(),
+        last_turn: slot.last_turn.number(),
+    }))
+}
+
+/// Leaves out workers for contexts where others are left. Returns whether there was one.
+pub(super) fn leave_contexts<S: Server>(servers: &mut Vec<S>) -> bool {
+    let is_other = |server: &S| {
+        let worker = server.worker();
+        !worker.is_some_and(|worker| is_for_contexts(&worker.served))
+    };
+    let all = servers.len();
+    if servers.iter().any(is_other) {
+        servers.retain(is_other);
+    }
+    servers.len() < all
+}
+
+/// The place among `servers` of the one with the lowest expected cost. `None`: not all of them report, or of different
+/// models.
+fn place<S: Server>(
+    servers: &[S],
+    is_named: bool,
+    ask: impl FnOnce(u32) -> Ask,
+) -> Option<(usize, Placed)> {
+    let first = servers.first()?.worker()?;
+    let placement = first.seat()?.placement();
+    let block_tokens = placement.block_tokens()?;
+    let seat = |server: &S| {
+        let seat = Arc::clone(server.worker()?.seat()?);
+        std::ptr::eq(seat.placement(), placement).then_some(seat)
+    };
+    let seats: Vec<_> = servers.iter().map(seat).collect::<Option<_>>()?;
+    let is_named = is_named || servers.len() > 1;
+    let ask = ask(if is_named { block_tokens } else { 0 });
+    placement.place(&ask, seats.iter())
+}
