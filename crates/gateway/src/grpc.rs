@@ -19,15 +19,13 @@ use inflight_openai::ApiError;
 use inflight_upstream::delivery::{CallContext, Place, Witness};
 use inflight_upstream::forward::ForwardCall;
 use inflight_upstream::trace::Entry;
-use tokio::time::Instant;
 use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::admission::Admitted;
-use crate::client::{Addresses, Client, Connection, Owner};
+use crate::client::{Addresses, Client, Connection};
 use crate::middleware::RequestContext;
-use crate::quota::Quota;
-use crate::requests::{Facts, Witnessed, shortened};
+use crate::requests::{Witnessed, shortened};
 use crate::server::Port;
 use crate::state::AppState;
 
@@ -98,59 +96,67 @@ struct Service {
 enum Kind {
     /// Ask how the gateway is, which everybody may.
     Probe,
-    /// Ask about models.
+    /// Ask about models, or make one work.
     Question,
-    /// Make a model work.
-    Work,
 }
 
-/// What is known of a call that was let in.
+/// A call that was let in.
 struct LetIn {
-    context: CallContext,
-    /// Of the client's key.
-    quota: Option<Arc<Quota>>,
-    looked_at: LookedAt,
+    context: RequestContext,
+    client: Option<Arc<Client>>,
 }
 
-/// How people find its requests.
-struct LookedAt {
-    id: Arc<str>,
-    owner: Owner,
-}
+impl LetIn {
+    /// What is known of a call that needs no place.
+    fn question(&self) -> CallContext {
+        CallContext {
+            caller: self.client.as_ref().map(|client| client.caller()),
+            ..self.context.call()
+        }
+    }
 
-impl LookedAt {
-    /// Lists a request, and takes the place that it got.
+    /// What is known of a request of the call that makes `model` work, with the place that it got. It is traced and
+    /// listed.
     ///
     /// # Errors
     /// It got none.
-    fn hold(
+    fn work(
         &self,
         state: &AppState,
-        method: &'static str,
+        mut context: RequestContext,
         model: &str,
         place: Result<Admitted, ApiError>,
-        witness: &mut Option<Arc<dyn Witness>>,
-    ) -> Result<Option<Place>, Status> {
+    ) -> Result<CallContext, Status> {
+        let method = context.route;
+        context.record(state.tracer.as_ref(), Entry::Grpc { method });
         let listed = state.requests.as_ref().map(|requests| {
-            let (id, owner) = (Arc::clone(&self.id), self.owner.clone());
-            let facts = Facts::new(id, method, shortened(model), owner, Instant::now());
+            let owner = self.client.as_ref().map(|client| client.owner());
+            let facts = context.facts(shortened(model), owner.unwrap_or_default());
             Witnessed::new(requests, facts)
         });
-        if let (Err(error), Some(listed)) = (&place, &listed) {
-            listed.failed(error);
-        }
-        let place = place.map_err(|error| status(&error))?;
-        *witness = listed.map(|it| it as Arc<dyn Witness>);
-        Ok(Some(Arc::new(place) as Place))
+        let place = place.map_err(|error| {
+            if let Some(listed) = &listed {
+                listed.failed(&error);
+            }
+            let status = status(&error);
+            context.trace.code(status.code());
+            status
+        })?;
+        Ok(CallContext {
+            place: Some(Arc::new(place) as Place),
+            witness: listed.map(|it| it as Arc<dyn Witness>),
+            caller: self.client.as_ref().map(|client| client.caller()),
+            ..context.call()
+        })
     }
 }
 
 impl Service {
-    /// Lets a call in, and says what its server is to know of it. `model`: what is to work on it.
+    /// Lets a call in.
     ///
     /// # Errors
-    /// No key, a wrong one, or no place.
-    fn admit<T>(&self, request: &Request<T>, kind: Kind, model: &str) -> Result<LetIn, Status> {
+    /// No key, or a wrong one.
+    fn let_in<T>(&self, request: &Request<T>, kind: Kind) -> Result<LetIn, Status> {
         let headers = request.metadata().as_ref();
         let client = self.client(request.extensions());
         if kind != Kind::Probe {
@@ -158,35 +164,8 @@ impl Service {
             known.map_err(|error| status(&error))?;
         }
         let mut context = RequestContext::new(headers, ONE);
-        if let Some(tracer) = self.state.tracer.as_ref().filter(|_| kind == Kind::Work) {
-            let entry = Entry::Grpc { method: ONE };
-            context.trace = context
-                .trace
-                .record(tracer, entry, &context.id, context.started);
-        }
-        let timeout = self.state.request_timeout;
-        let owner = client.as_ref().map(|client| client.owner());
-        let looked_at = LookedAt {
-            id: Arc::clone(&context.id),
-            owner: owner.unwrap_or_default(),
-        };
-        let mut context = CallContext {
-            request_id: context.id,
-            trace: context.trace,
-            deadline: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
-            caller: client.as_ref().map(|client| client.caller()),
-            ..CallContext::default()
-        };
-        if kind == Kind::Work {
-            let place = self.state.admission.admit(client.as_ref());
-            context.place = looked_at.hold(&self.state, ONE, model, place, &mut context.witness)?;
-        }
-        let quota = client.as_ref().and_then(|client| client.quota());
-        Ok(LetIn {
-            quota: quota.cloned(),
-            context,
-            looked_at,
-        })
+        context.deadline = self.state.deadline(context.started);
+        Ok(LetIn { context, client })
     }
 
     /// The caller. Counted for the call alone: gRPC's own limits bound a connection.
@@ -223,7 +202,7 @@ macro_rules! passed_on {
             Self: 'async_trait,
         {
             Box::pin(async move {
-                let LetIn { context, .. } = self.admit(&request, Kind::$kind, "")?;
+                let context = self.let_in(&request, Kind::$kind)?.question();
                 let forward = Arc::clone(&self.state.forward);
                 let call = ForwardCall { forward, context };
                 call.$rpc(Request::new(request.into_inner())).await
@@ -240,7 +219,7 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<Streaming<wire::ModelInferRequest>>,
     ) -> Result<Response<stream::Answers>, Status> {
-        let let_in = self.admit(&request, Kind::Question, "")?;
+        let let_in = self.let_in(&request, Kind::Question)?;
         let incoming = request.into_inner();
         Ok(Response::new(stream::open(&self.state, let_in, incoming)))
     }
@@ -249,9 +228,11 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<wire::ModelInferRequest>,
     ) -> Result<Response<wire::ModelInferResponse>, Status> {
-        let model = &request.get_ref().model_name;
-        let LetIn { context, .. } = self.admit(&request, Kind::Work, model)?;
-        let forward = Arc::clone(&self.state.forward);
+        let let_in = self.let_in(&request, Kind::Question)?;
+        let (state, model) = (&self.state, &request.get_ref().model_name);
+        let place = state.admission.admit(let_in.client.as_ref());
+        let context = let_in.work(state, let_in.context.clone(), model, place)?;
+        let forward = Arc::clone(&state.forward);
         let call = ForwardCall { forward, context };
         let answer = call.model_infer(Request::new(request.into_inner())).await;
         let code = answer.as_ref().err().map_or(Code::Ok, Status::code);

@@ -23,7 +23,7 @@ pub(crate) use self::timing::Timing;
 use crate::client::{Client, Owner};
 use crate::error::{self, Failure};
 use crate::request_body;
-use crate::requests::{End, Facts, Requests};
+use crate::requests::{End, Requests};
 use crate::state::AppState;
 
 /// What is known of a path before its handler runs.
@@ -66,14 +66,10 @@ pub(crate) async fn around(
     let mut context = RequestContext::new(request.headers(), requested.route);
     let is_call = requested.is_openai || requested.is_anthropic || requested.is_kserve;
     let needs_key = is_call || here.is_some_and(|known| known.needs_key);
-    if let Some(tracer) = state.tracer.as_ref().filter(|_| is_call) {
-        let entry = Entry::Http {
-            method: access_log::method_label(request.method()),
-            route: requested.route,
-        };
-        context.trace = context
-            .trace
-            .record(tracer, entry, &context.id, context.started);
+    if is_call {
+        let method = access_log::method_label(request.method());
+        let route = requested.route;
+        context.record(state.tracer.as_ref(), Entry::Http { method, route });
     }
     let allowed = state.access.check(&mut request, needs_key);
     let client = Client::of(request.extensions());
@@ -117,9 +113,8 @@ fn list_refusal(list: &Requests, owner: Owner, context: &RequestContext, respons
     if status == StatusCode::UNAUTHORIZED {
         return;
     }
-    let (id, model) = (Arc::clone(&context.id), Arc::default());
     list.refuse(
-        Facts::new(id, context.route, model, owner, context.started),
+        context.facts(Arc::default(), owner),
         End {
             status: status.as_u16(),
             failure: Some(failure.clone()),

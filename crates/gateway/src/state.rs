@@ -66,6 +66,11 @@ pub(crate) struct AppState {
 }
 
 impl AppState {
+    /// When a request from `started` on must have been answered, by the operator's limit.
+    pub(crate) fn deadline(&self, started: Instant) -> Option<Instant> {
+        started.checked_add(self.request_timeout?)
+    }
+
     /// When the first output of a request from `started` on must have come, and how long that is.
     pub(crate) fn first_output(&self, started: Instant) -> Option<(Instant, Duration)> {
         let limit = self.first_token_timeout?;

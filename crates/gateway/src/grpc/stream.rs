@@ -13,10 +13,8 @@ use inflight_kserve::names;
 use inflight_kserve::streamed::EncodedResponse;
 use inflight_upstream::delivery::CallContext;
 use inflight_upstream::survival::Report;
-use inflight_upstream::trace::Entry;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
@@ -56,11 +54,8 @@ async fn read(
     mut incoming: Streaming<ModelInferRequest>,
     sender: mpsc::Sender<Answer>,
 ) {
-    let LetIn {
-        context,
-        quota,
-        looked_at,
-    } = let_in;
+    let client = let_in.client.as_ref();
+    let quota = client.and_then(|client| client.quota()).cloned();
     let mut requests = JoinSet::new();
     loop {
         let message = tokio::select! {
@@ -71,30 +66,15 @@ async fn read(
         match message {
             Ok(Some(message)) => {
                 let (id, model) = (message.id.clone(), message.model_name.clone());
-                let mut witness = None;
+                let mut context = let_in.context.part(MANY);
+                context.deadline = state.deadline(context.started);
                 let place = state.admission.place(quota.as_ref());
-                let place = looked_at.hold(&state, MANY, &model, place, &mut witness);
-                let place = match place {
-                    Ok(place) => place,
+                let mut context = match let_in.work(&state, context, &model, place) {
+                    Ok(context) => context,
                     Err(refused) => {
                         let _ = sender.send(Ok(failed(id, model, &refused))).await;
                         continue;
                     }
-                };
-                let trace = context.trace.clone();
-                let trace = match &state.tracer {
-                    Some(tracer) => {
-                        let entry = Entry::Grpc { method: MANY };
-                        trace.record(tracer, entry, &context.request_id, Instant::now())
-                    }
-                    None => trace,
-                };
-                let mut context = CallContext {
-                    place,
-                    witness,
-                    trace,
-                    deadline: None,
-                    ..context.clone()
                 };
                 // Here, so that what stops it finds it even if it comes at once.
                 state.forward.name(&message, &mut context);
@@ -115,13 +95,11 @@ async fn read(
 /// Passes a request on, and its responses back.
 async fn answer(
     state: Arc<AppState>,
-    mut context: CallContext,
+    context: CallContext,
     message: ModelInferRequest,
     sender: mpsc::Sender<Answer>,
 ) {
     let (id, model) = (message.id.clone(), message.model_name.clone());
-    let timeout = state.request_timeout;
-    context.deadline = timeout.and_then(|timeout| tokio::time::Instant::now().checked_add(timeout));
     let trace = context.trace.clone();
     let started = state.forward.stream(message, context);
     let mut responses = match started.await {

@@ -30,12 +30,10 @@ impl Arrival {
         } = self;
         let place = Arc::new(admitted);
         let call = CallContext {
-            request_id: context.id,
             // Its calls may be many, and at once.
             trace: context.trace.as_parent(),
-            deadline: context.deadline,
             place: Some(Arc::clone(&place) as Place),
-            ..CallContext::default()
+            ..context.call()
         };
         (call, place)
     }

@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use axum::extract::Request;
 use inflight_openai::{ApiError, IgnoredFields};
-use inflight_upstream::trace::Trace;
-use tokio::time::Instant;
 
 use super::arrival::Arrival;
 use super::deadline::deadline;
@@ -34,15 +32,7 @@ pub(super) struct Received {
 /// See [`request_body::read`]; 429 when too many requests are open.
 pub(super) async fn receive(state: &AppState, request: Request) -> Result<Received, ApiError> {
     let (mut parts, body) = request.into_parts();
-    let context = parts.extensions.remove::<RequestContext>();
-    let mut context = context.unwrap_or_else(|| RequestContext {
-        id: Arc::from(""),
-        started: Instant::now(),
-        route: "",
-        trace: Trace::None,
-        deadline: None,
-        is_idle: false,
-    });
+    let mut context = RequestContext::of(&mut parts);
     let until = deadline(&parts.headers, state.request_timeout, context.started);
     let limit = state.max_body_bytes;
     let client = Client::of(&parts.extensions);

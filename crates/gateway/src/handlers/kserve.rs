@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use bytes::Bytes;
+use http::request::Parts;
 use http::{HeaderMap, StatusCode};
 use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::streamed::EncodedResponse;
@@ -13,8 +15,6 @@ use inflight_openai::ApiError;
 use inflight_rest::{Call, Coding, RestError, Route, Upstream};
 use inflight_upstream::delivery::{CallContext, Place, Witness};
 use inflight_upstream::forward::{ForwardCall, ForwardStream};
-use inflight_upstream::trace::Trace;
-use tokio::time::Instant;
 use tonic::{Extensions, Status};
 
 use super::deadline::deadline;
@@ -23,7 +23,7 @@ use crate::client::Client;
 use crate::error;
 use crate::middleware::RequestContext;
 use crate::request_body::{self, RequestBody};
-use crate::requests::{Facts, Witnessed, shortened};
+use crate::requests::{Witnessed, shortened};
 use crate::state::AppState;
 use crate::stream::resumption::noted;
 
@@ -37,8 +37,18 @@ pub(crate) async fn call(State(state): State<Arc<AppState>>, request: Request) -
         let text = "This gateway does not serve KServe's API. Start it without `--kserve=false`, or ask a worker.";
         return RestError::new(StatusCode::NOT_FOUND, text).response();
     }
-    let witnessed = witness(&state, &route, &request);
-    match answer(&state, route, request, witnessed.clone()).await {
+    let (mut parts, body) = request.into_parts();
+    let context = RequestContext::of(&mut parts);
+    let client = Client::of(&parts.extensions).cloned();
+    let witnessed = witness(&state, &route, &context, client.as_deref());
+    let arrived = Arrived {
+        parts,
+        body,
+        context,
+        client,
+        witness: witnessed.clone().map(|it| it as Arc<dyn Witness>),
+    };
+    match answer(&state, route, arrived).await {
         Ok(response) => response,
         Err(failed) => {
             if let Some(witnessed) = witnessed {
@@ -56,22 +66,29 @@ pub(crate) async fn call(State(state): State<Arc<AppState>>, request: Request) -
 }
 
 /// Lists a request that makes a model work for those who look.
-fn witness(state: &AppState, route: &Route, request: &Request) -> Option<Arc<Witnessed>> {
+fn witness(
+    state: &AppState,
+    route: &Route,
+    context: &RequestContext,
+    client: Option<&Client>,
+) -> Option<Arc<Witnessed>> {
     let requests = state.requests.as_ref()?;
     let (Route::Infer(model) | Route::Generate(model) | Route::GenerateStream(model)) = route
     else {
         return None;
     };
-    let context = request.extensions().get::<RequestContext>()?;
-    let owner = Client::of(request.extensions()).map(|client| client.owner());
-    let facts = Facts::new(
-        Arc::clone(&context.id),
-        context.route,
-        shortened(&model.name),
-        owner.unwrap_or_default(),
-        context.started,
-    );
+    let owner = client.map(|client| client.owner()).unwrap_or_default();
+    let facts = context.facts(shortened(&model.name), owner);
     Some(Witnessed::new(requests, facts))
+}
+
+/// A call that nobody has read.
+struct Arrived {
+    parts: Parts,
+    body: Body,
+    context: RequestContext,
+    client: Option<Arc<Client>>,
+    witness: Option<Arc<dyn Witness>>,
 }
 
 /// Who failed a call: the gateway, or who answers it.
@@ -92,25 +109,19 @@ impl From<RestError> for Failed {
     }
 }
 
-async fn answer(
-    state: &Arc<AppState>,
-    route: Route,
-    request: Request,
-    witnessed: Option<Arc<Witnessed>>,
-) -> Result<Response, Failed> {
+async fn answer(state: &Arc<AppState>, route: Route, arrived: Arrived) -> Result<Response, Failed> {
+    let Arrived {
+        parts,
+        body,
+        mut context,
+        client,
+        witness,
+    } = arrived;
     if route == Route::Ready && state.is_draining() {
         return Ok(inflight_rest::health("ready", false));
     }
-    let is_post = request.method() == http::Method::POST;
-    let (mut parts, body) = request.into_parts();
-    let client = Client::of(&parts.extensions).cloned();
-    let context = parts.extensions.remove::<RequestContext>();
-    let started = context.as_ref().map_or_else(Instant::now, |it| it.started);
-    let trace = context
-        .as_ref()
-        .map_or_else(Trace::default, |it| it.trace.clone());
-    let until = deadline(&parts.headers, state.request_timeout, started);
-    let body = if is_post {
+    let until = deadline(&parts.headers, state.request_timeout, context.started);
+    let body = if parts.method == http::Method::POST {
         let (headers, limit) = (&parts.headers, state.max_body_bytes);
         let body = request_body::read(headers, body, limit, &state.admission, client.as_ref());
         // Refused only behind it: an answer before the end of the body costs the client its connection.
@@ -122,30 +133,26 @@ async fn answer(
     } else {
         None
     };
-    let until = until?;
+    context.deadline = until?;
     let place = if route.is_inference() {
         Some(Arc::new(state.admission.admit(client.as_ref())?) as Place)
     } else {
         None
     };
     let is_stream = matches!(route, Route::GenerateStream(_));
-    let context = CallContext {
-        request_id: context
-            .as_ref()
-            .map_or_else(Arc::default, |it| Arc::clone(&it.id)),
-        trace: trace.clone(),
-        deadline: until,
-        first_output: is_stream.then(|| state.first_output(started)).flatten(),
+    let first_output = || state.first_output(context.started);
+    let call = CallContext {
+        first_output: is_stream.then(first_output).flatten(),
         place,
         caller: client.as_ref().map(|client| client.caller()),
-        named: None,
-        witness: witnessed.map(|it| it as Arc<dyn Witness>),
+        witness,
+        ..context.call()
     };
-    trace.received();
+    context.trace.received();
     let bytes = body
         .as_ref()
         .map_or_else(Bytes::new, |body| body.bytes.clone());
-    let call = Call {
+    let asked = Call {
         route,
         headers: parts.headers,
         body: bytes,
@@ -154,9 +161,12 @@ async fn answer(
     let forward = Arc::clone(&state.forward);
     let upstream = Sender {
         state,
-        call: ForwardCall { forward, context },
+        call: ForwardCall {
+            forward,
+            context: call,
+        },
     };
-    Ok(inflight_rest::serve(&upstream, call).await?)
+    Ok(inflight_rest::serve(&upstream, asked).await?)
 }
 
 /// A compressed body as it was before. What it becomes counts in the memory for bodies.

@@ -43,11 +43,10 @@ pub(super) async fn send(
         false => None,
     };
     let call = CallContext {
-        request_id: Arc::clone(&context.id),
-        trace: context.trace.clone(),
         first_output,
-        // No deadline: its handles end then, also when the answer has begun.
-        ..CallContext::default()
+        // Its handles end then, also when the answer has begun.
+        deadline: None,
+        ..context.call()
     };
     let mut sending = Sending {
         state,

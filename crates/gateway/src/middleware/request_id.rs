@@ -3,9 +3,15 @@
 
 use std::sync::Arc;
 
+use http::request::Parts;
 use http::{HeaderMap, HeaderName};
-use inflight_upstream::trace::Trace;
+use inflight_traces::Tracer;
+use inflight_upstream::delivery::CallContext;
+use inflight_upstream::trace::{Entry, Trace};
 use tokio::time::Instant;
+
+use crate::client::Owner;
+use crate::requests::Facts;
 
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Where Anthropic's clients look for it.
@@ -38,6 +44,45 @@ impl RequestContext {
             deadline: None,
             is_idle: false,
         }
+    }
+
+    /// Takes what [`around`](super::around) has noted of a request.
+    pub(crate) fn of(parts: &mut Parts) -> Self {
+        let noted = parts.extensions.remove::<Self>();
+        // Every request passes it. One that had not would arrive now.
+        noted.unwrap_or_else(|| Self::new(&parts.headers, ""))
+    }
+
+    /// The context of one of several requests of a stream, which arrives now.
+    pub(crate) fn part(&self, route: &'static str) -> Self {
+        Self {
+            route,
+            started: Instant::now(),
+            ..self.clone()
+        }
+    }
+
+    /// Records it, where there is a tracer and its trace is to be recorded.
+    pub(crate) fn record(&mut self, tracer: Option<&Tracer>, entry: Entry) {
+        if let Some(tracer) = tracer {
+            let trace = std::mem::take(&mut self.trace);
+            self.trace = trace.record(tracer, entry, &self.id, self.started);
+        }
+    }
+
+    /// What its delivery has to know.
+    pub(crate) fn call(&self) -> CallContext {
+        CallContext {
+            request_id: Arc::clone(&self.id),
+            trace: self.trace.clone(),
+            deadline: self.deadline,
+            ..CallContext::default()
+        }
+    }
+
+    /// What people who look at requests see of it.
+    pub(crate) fn facts(&self, model: Arc<str>, owner: Owner) -> Facts {
+        Facts::new(Arc::clone(&self.id), self.route, model, owner, self.started)
     }
 
     /// The context of a request for which nobody waits.
