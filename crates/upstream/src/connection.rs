@@ -169,14 +169,19 @@ impl Connection {
     /// Sends the request of an open handle; see [`Transport::send`].
     ///
     /// # Errors
-    /// [`NotSent`]: nothing was sent.
+    /// [`NotSent`]: nothing was sent, and the handle is closed.
     pub fn send(
         &self,
         handle: Handle,
         prompt: &PromptRequest<'_>,
         choice: u32,
     ) -> Result<(), NotSent> {
-        self.transport.send(handle, prompt, choice)
+        let sent = self.transport.send(handle, prompt, choice);
+        if sent.is_err() {
+            // Without a stop: the server has never heard of it.
+            self.registry.close_handle(handle);
+        }
+        sent
     }
 
     /// Ends a handle whose output nobody wants any more; frees its work at the server at once.

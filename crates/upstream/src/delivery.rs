@@ -170,7 +170,7 @@ pub struct Sent {
 }
 
 /// The servers that a request has been sent to. None gets it twice.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Tried(Vec<Arc<str>>);
 
 impl Tried {

@@ -11,7 +11,7 @@ use super::connection::Connection;
 use super::delivery::Tried;
 use super::handles::Handle;
 use super::inbox::Inbox;
-use super::phases::Phases;
+use super::phases::{Disaggregate, Phases};
 use super::placement::{Asked, Placed};
 use super::prompt_request::PromptRequest;
 use super::registry::Sequences;
@@ -67,6 +67,35 @@ pub fn dispatch(
     Err(failure)
 }
 
+/// As [`dispatch`], or to a worker for contexts alone, where [`ModelEntry::splits`] says so and one takes it: what that one
+/// leaves is continued elsewhere.
+///
+/// # Errors
+/// See [`dispatch`].
+pub fn dispatch_phases(
+    entry: &ModelEntry,
+    which: Disaggregate,
+    suits: Suits<'_>,
+    tried: &mut Tried,
+    asked: &Asked<'_>,
+    n: u32,
+) -> Result<Dispatched, NotDispatched> {
+    if entry.splits(which, suits, tried.addresses(), asked) {
+        let phases = Phases::Context;
+        let prompts = asked.prompts.iter();
+        let prompts = prompts.map(|prompt| PromptRequest { phases, ..*prompt });
+        let prompts: Vec<PromptRequest<'_>> = prompts.collect();
+        let suits = Suits { phases, ..suits };
+        // Where none takes it, it has reached none of them.
+        let mut reached = tried.clone();
+        if let Ok(dispatched) = dispatch(entry, suits, &mut reached, &asked.of(&prompts), n) {
+            *tried = reached;
+            return Ok(dispatched);
+        }
+    }
+    dispatch(entry, suits, tried, asked, n)
+}
+
 fn send_all(
     connection: Arc<Connection>,
     placed: Option<Placed>,
@@ -108,12 +137,12 @@ fn send_all(
                 before: before.collect(),
             };
             let handle = handles.connection.open(Arc::clone(&inbox), wanted)?;
-            handles.handles.push(handle);
             let prompt = PromptRequest {
                 generated,
                 ..*prompt
             };
             handles.connection.send(handle, &prompt, choice)?;
+            handles.handles.push(handle);
         }
     }
     if let Some(timeout) = prompts.iter().filter_map(|prompt| prompt.timeout).min() {
@@ -221,3 +250,6 @@ impl Drop for OpenHandles {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

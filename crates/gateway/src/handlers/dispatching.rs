@@ -2,13 +2,13 @@
 //! is `upstream`'s.
 
 use inflight_upstream::delivery::Tried;
-use inflight_upstream::dispatch::{Dispatched, NotDispatched, dispatch};
+use inflight_upstream::dispatch::{Dispatched, NotDispatched, dispatch, dispatch_phases};
 use inflight_upstream::metrics::RetryReason;
 use inflight_upstream::phases::Phases;
-use inflight_upstream::placement::{Asked, Named};
+use inflight_upstream::placement::Asked;
 use inflight_upstream::prompt_request::PromptRequest;
 use inflight_upstream::survival::Way;
-use inflight_upstream::table::{ModelEntry, Suits};
+use inflight_upstream::table::Suits;
 use tokio::time::Instant;
 
 use super::prepared::Prepared;
@@ -63,44 +63,13 @@ pub(super) fn dispatch_prompts(
         weights: progress.map(|_| &*located.served.description.weights),
         without: progress.and_then(|progress| progress.without),
     };
-    let is_split = progress.is_none()
-        && prepared.may_split()
-        && entry.splits(state.disaggregate, suits, tried.addresses(), &asked);
-    let split = match is_split {
-        true => dispatch_contexts(entry, suits, tried, &asked, &prepared.named, n).ok(),
-        false => None,
-    };
-    let dispatched = match split {
-        Some(dispatched) => dispatched,
-        None => dispatch(entry, suits, tried, &asked, n)?,
+    let dispatched = match progress.is_none() && prepared.may_split() {
+        true => dispatch_phases(entry, state.disaggregate, suits, tried, &asked, n)?,
+        false => dispatch(entry, suits, tried, &asked, n)?,
     };
     let worker = dispatched.handles.worker();
     context
         .trace
         .sent(sending, "ModelStreamInfer", worker, because);
     Ok(dispatched)
-}
-
-/// Sends the prompts to a worker for contexts.
-fn dispatch_contexts(
-    entry: &ModelEntry,
-    suits: Suits<'_>,
-    tried: &mut Tried,
-    asked: &Asked<'_>,
-    named: &Named,
-    n: u32,
-) -> Result<Dispatched, NotDispatched> {
-    let phases = Phases::Context;
-    let contexts = asked
-        .prompts
-        .iter()
-        .map(|prompt| PromptRequest { phases, ..*prompt });
-    let contexts: Vec<PromptRequest<'_>> = contexts.collect();
-    dispatch(
-        entry,
-        Suits { phases, ..suits },
-        tried,
-        &Asked::new(&contexts, named),
-        n,
-    )
 }

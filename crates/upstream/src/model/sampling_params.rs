@@ -104,6 +104,34 @@ pub struct Beams {
 }
 
 impl SamplingParams {
+    /// One token, the likeliest.
+    #[cfg(test)]
+    pub(crate) fn greedy() -> Self {
+        Self {
+            n: 1,
+            max_tokens: 1,
+            streaming: true,
+            may_wait: false,
+            temperature: 0.0,
+            top_k: 1,
+            top_p: 1.0,
+            min_p: None,
+            seed: 1,
+            repetition_penalty: None,
+            presence_penalty: None,
+            frequency_penalty: None,
+            min_tokens: None,
+            end_id: None,
+            pad_id: None,
+            stop_ids: Vec::new(),
+            logit_bias: Vec::new(),
+            log_probs: None,
+            prompt_log_probs: None,
+            cached_tokens: false,
+            extras: None,
+        }
+    }
+
     /// Whether the likeliest token is always taken.
     pub fn is_greedy(&self) -> bool {
         self.top_k == 1 || self.temperature == 0.0

@@ -64,6 +64,17 @@ impl<'a> Asked<'a> {
         Self { prompts, named }
     }
 
+    /// The same prompts for other phases.
+    pub(crate) fn of<'b>(&self, prompts: &'b [PromptRequest<'b>]) -> Asked<'b>
+    where
+        'a: 'b,
+    {
+        Asked {
+            prompts,
+            named: self.named,
+        }
+    }
+
     /// What they ask of caches with blocks of so many tokens; 0: blocks are not known.
     pub fn ask(&self, block_tokens: u32) -> Ask {
         Ask::new(self.prompts, |longest, seed| {

@@ -56,35 +56,9 @@ fn pair() -> (Arc<Placement>, Vec<Arc<Seat>>, Vec<i32>) {
     (placement, seats, prompt)
 }
 
-fn params() -> SamplingParams {
-    SamplingParams {
-        n: 1,
-        max_tokens: 1,
-        streaming: true,
-        may_wait: false,
-        temperature: 0.0,
-        top_k: 1,
-        top_p: 1.0,
-        min_p: None,
-        seed: 1,
-        repetition_penalty: None,
-        presence_penalty: None,
-        frequency_penalty: None,
-        min_tokens: None,
-        end_id: None,
-        pad_id: None,
-        stop_ids: Vec::new(),
-        logit_bias: Vec::new(),
-        log_probs: None,
-        prompt_log_probs: None,
-        cached_tokens: false,
-        extras: None,
-    }
-}
-
 #[test]
 fn a_prompt_is_hashed_once_for_all_its_phases() {
-    let (tokens, params) = ((0..64).collect::<Vec<i32>>(), params());
+    let (tokens, params) = ((0..64).collect::<Vec<i32>>(), SamplingParams::greedy());
     let prompt = PromptRequest {
         params: &params,
         tokens: &tokens,
@@ -123,7 +97,11 @@ fn a_prompt_is_hashed_once_for_all_its_phases() {
 #[tokio::test(start_paused = true)]
 async fn a_hand_over_is_learned_by_what_had_to_be_moved() {
     let (placement, seats, tokens) = pair();
-    let (params, named, left) = (params(), Named::default(), bytes::Bytes::new());
+    let (params, named, left) = (
+        SamplingParams::greedy(),
+        Named::default(),
+        bytes::Bytes::new(),
+    );
     let prompts = [PromptRequest {
         params: &params,
         tokens: &tokens,

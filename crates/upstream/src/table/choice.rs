@@ -53,7 +53,7 @@ impl Choice<'_> {
     }
 }
 
-/// The server with the fewest requests, its place, and the number of its last turn. Takes no turn.
+/// The server with the fewest requests, its place, and the number of its last turn. Turns do not change by it.
 pub(super) fn least_busy<S: Server>(servers: &[S]) -> Option<((usize, &WorkerSlot), u64)> {
     let servers = servers.iter().map(Server::slot).enumerate();
     least_loaded(servers.map(|(place, slot)| Candidate {
