@@ -100,6 +100,16 @@ impl Asked {
         self.send(Ok(message)).await;
     }
 
+    /// Sends a request's error as Inflight's workers do: the last response says so, and with which code.
+    pub async fn refuse(self, code: tonic::Code, error_message: &str) {
+        let mut response = ResponseBuilder::default();
+        let code = infer_parameter::ParameterChoice::Int64Param(i64::from(i32::from(code)));
+        response.parameter(names::ERROR_CODE, code);
+        let mut message = last(&mut response, true);
+        message.error_message = error_message.to_owned();
+        self.send(Ok(message)).await;
+    }
+
     /// Ends the stream with a gRPC status.
     pub async fn fail_call(self, status: Status) {
         self.send(Err(status)).await;

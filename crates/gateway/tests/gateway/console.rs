@@ -241,24 +241,37 @@ async fn a_request_that_moved_says_where_and_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_of_kserve_that_fails_in_its_middle_has_failed() {
+async fn a_stream_of_kserve_that_fails_has_failed() {
     // It may continue elsewhere, or not.
     for resumes in ["0", "3"] {
-        let mut triton = ScriptedTriton::start([text_model("ensemble")]).await;
-        let options = ["--max-resumes", resumes];
-        let gateway = Gateway::start(&[triton.address], &options)
-            .await
-            .heard()
-            .await;
-        let serve = async {
-            let asked = triton.next_request().await;
-            asked.respond(text_response("a")).await;
-            asked.fail("broken").await;
-        };
-        let body = json!({"text_input": "Hi", "max_tokens": 20});
-        let (answer, ()) = tokio::join!(gateway.post(STREAM, &body), serve);
-        assert_eq!(answer.events().len(), 2);
-        assert_eq!(ended(&gateway, &["finish"]).await, [json!(["error"])]);
+        // At its beginning, or in its middle; as Triton says it, and as a worker does.
+        for (begins, is_triton) in [(true, true), (true, false), (false, true), (false, false)] {
+            let mut triton = ScriptedTriton::start([text_model("ensemble")]).await;
+            let options = ["--max-resumes", resumes];
+            let gateway = Gateway::start(&[triton.address], &options)
+                .await
+                .heard()
+                .await;
+            let serve = async {
+                let asked = triton.next_request().await;
+                if begins {
+                    asked.respond(text_response("a")).await;
+                }
+                match is_triton {
+                    true => asked.fail("broken").await,
+                    false => asked.refuse(tonic::Code::Internal, "broken").await,
+                }
+            };
+            let body = json!({"text_input": "Hi", "max_tokens": 20});
+            let (answer, ()) = tokio::join!(gateway.post(STREAM, &body), serve);
+            let case = format!("{resumes} {begins} {is_triton}");
+            match begins {
+                true => assert_eq!(answer.events().len(), 2, "{case}"),
+                false => assert_eq!(answer.status, 500, "{case}"),
+            }
+            let finish = ended(&gateway, &["finish"]).await;
+            assert_eq!(finish, [json!(["error"])], "{case}");
+        }
     }
 }
 

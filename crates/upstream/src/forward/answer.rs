@@ -32,7 +32,7 @@ pub struct ForwardStream {
     id: Arc<str>,
     /// Whether a response has come that is not a failure.
     has_started: bool,
-    /// Whether the last response has come.
+    /// Whether the last response has come, and no failure that the request may survive.
     is_final: bool,
     /// When it is to end. Asked only once a response has come, and not with every one.
     ended: Option<BoxFuture<'static, GivenUp>>,
@@ -125,10 +125,10 @@ impl ForwardStream {
             Ok(looked) => looked,
             Err(damaged) => return self.end_with(damaged),
         };
-        self.is_final = is_final;
         if let Some(failed) = failed {
             return self.receive_failure(message, failed);
         }
+        self.is_final = is_final;
         self.has_started = true;
         self.holding.work_mut().open.started();
         match taken {
@@ -167,7 +167,10 @@ impl ForwardStream {
         match self.lose(failed) {
             Ok(()) => Poll::Pending,
             Err(status) => {
+                self.context.trace.code(status.code());
                 self.context.ended(status.code());
+                // Marked so or not: nothing follows a failure.
+                self.is_final = true;
                 Poll::Ready(Some(Ok(message.with_id(Arc::clone(&self.id)))))
             }
         }
