@@ -178,18 +178,11 @@ impl Admission {
                 "The server has few places left, and this client has many open requests. Retry later.",
             ));
         }
-        self.place(client.and_then(|client| client.quota()))
-    }
-
-    /// A place for a request of which nothing is known but what its key may use.
-    ///
-    /// # Errors
-    /// 429 when all are taken, or when nothing is left to the key.
-    pub(crate) fn place(&self, quota: Option<&Arc<Quota>>) -> Result<Admitted, ApiError> {
         let place = Arc::clone(&self.requests).try_acquire_owned();
         let place = place.map_err(|_| {
             ApiError::rate_limited("The server has too many open requests. Retry later.")
         })?;
+        let quota = client.and_then(|client| client.quota());
         let of_key = quota.map(Quota::admit).transpose()?;
         Ok(Admitted { place, of_key })
     }

@@ -221,6 +221,15 @@ impl Client {
         Arc::new(client)
     }
 
+    /// One more request of the same client, on the same connection.
+    pub(crate) fn another(&self) -> Arc<Self> {
+        let client = Self::new(Arc::clone(&self.connection));
+        if let Some(KeyUse { held, quota }) = self.key.get() {
+            client.has_key(held, quota.clone());
+        }
+        client
+    }
+
     /// The client that the server noted in a request.
     pub(crate) fn of(extensions: &Extensions) -> Option<&Arc<Self>> {
         extensions.get()

@@ -22,7 +22,6 @@ use inflight_upstream::trace::Entry;
 use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use crate::admission::Admitted;
 use crate::client::{Addresses, Client, Connection};
 use crate::middleware::RequestContext;
 use crate::requests::{Witnessed, shortened};
@@ -91,13 +90,13 @@ struct Service {
     addresses: Arc<Addresses>,
 }
 
-/// What a call that was let in may do.
+/// Who may make a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    /// Ask how the gateway is, which everybody may.
-    Probe,
-    /// Ask about models, or make one work.
-    Question,
+enum Access {
+    /// Everybody: it asks how the gateway is.
+    Everybody,
+    /// Who has a key, where keys are needed.
+    Key,
 }
 
 /// A call that was let in.
@@ -107,7 +106,17 @@ struct LetIn {
 }
 
 impl LetIn {
-    /// What is known of a call that needs no place.
+    /// One of several requests of the call, which arrives now. Each counts among its client's.
+    fn part(&self, state: &AppState, method: &'static str) -> Self {
+        let mut context = self.context.part(method);
+        context.deadline = state.deadline(context.started);
+        Self {
+            context,
+            client: self.client.as_deref().map(Client::another),
+        }
+    }
+
+    /// What is known of it where it needs no place.
     fn question(&self) -> CallContext {
         CallContext {
             caller: self.client.as_ref().map(|client| client.caller()),
@@ -115,26 +124,23 @@ impl LetIn {
         }
     }
 
-    /// What is known of a request of the call that makes `model` work, with the place that it got. It is traced and
-    /// listed.
+    /// Lets a request make `model` work: with a place, traced and listed.
     ///
     /// # Errors
-    /// It got none.
-    fn work(
-        &self,
-        state: &AppState,
-        mut context: RequestContext,
-        model: &str,
-        place: Result<Admitted, ApiError>,
-    ) -> Result<CallContext, Status> {
+    /// No place is left for it.
+    fn work(self, state: &AppState, model: &str) -> Result<CallContext, Status> {
+        let Self {
+            mut context,
+            client,
+        } = self;
         let method = context.route;
         context.record(state.tracer.as_ref(), Entry::Grpc { method });
         let listed = state.requests.as_ref().map(|requests| {
-            let owner = self.client.as_ref().map(|client| client.owner());
+            let owner = client.as_ref().map(|client| client.owner());
             let facts = context.facts(shortened(model), owner.unwrap_or_default());
             Witnessed::new(requests, facts)
         });
-        let place = place.map_err(|error| {
+        let place = state.admission.admit(client.as_ref()).map_err(|error| {
             if let Some(listed) = &listed {
                 listed.failed(&error);
             }
@@ -142,10 +148,11 @@ impl LetIn {
             context.trace.code(status.code());
             status
         })?;
+        context.trace.received();
         Ok(CallContext {
-            place: Some(Arc::new(place) as Place),
             witness: listed.map(|it| it as Arc<dyn Witness>),
-            caller: self.client.as_ref().map(|client| client.caller()),
+            caller: client.as_ref().map(|client| client.caller()),
+            place: Some(Arc::new((place, client)) as Place),
             ..context.call()
         })
     }
@@ -156,10 +163,10 @@ impl Service {
     ///
     /// # Errors
     /// No key, or a wrong one.
-    fn let_in<T>(&self, request: &Request<T>, kind: Kind) -> Result<LetIn, Status> {
+    fn let_in<T>(&self, request: &Request<T>, access: Access) -> Result<LetIn, Status> {
         let headers = request.metadata().as_ref();
         let client = self.client(request.extensions());
-        if kind != Kind::Probe {
+        if access == Access::Key {
             let known = self.state.access.allows(client.as_deref(), headers);
             known.map_err(|error| status(&error))?;
         }
@@ -191,7 +198,7 @@ fn status(error: &ApiError) -> Status {
 
 /// Calls that are let in and passed on.
 macro_rules! passed_on {
-    ($($rpc:ident($request:ident) -> $response:ident: $kind:ident;)*) => {$(
+    ($($rpc:ident($request:ident) -> $response:ident: $access:ident;)*) => {$(
         // Spelled as async_trait expands it: the attribute does not see into this macro.
         fn $rpc<'life0, 'async_trait>(
             &'life0 self,
@@ -202,7 +209,7 @@ macro_rules! passed_on {
             Self: 'async_trait,
         {
             Box::pin(async move {
-                let context = self.let_in(&request, Kind::$kind)?.question();
+                let context = self.let_in(&request, Access::$access)?.question();
                 let forward = Arc::clone(&self.state.forward);
                 let call = ForwardCall { forward, context };
                 call.$rpc(Request::new(request.into_inner())).await
@@ -219,7 +226,7 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<Streaming<wire::ModelInferRequest>>,
     ) -> Result<Response<stream::Answers>, Status> {
-        let let_in = self.let_in(&request, Kind::Question)?;
+        let let_in = self.let_in(&request, Access::Key)?;
         let incoming = request.into_inner();
         Ok(Response::new(stream::open(&self.state, let_in, incoming)))
     }
@@ -228,10 +235,9 @@ impl GrpcInferenceService for Service {
         &self,
         request: Request<wire::ModelInferRequest>,
     ) -> Result<Response<wire::ModelInferResponse>, Status> {
-        let let_in = self.let_in(&request, Kind::Question)?;
+        let let_in = self.let_in(&request, Access::Key)?;
         let (state, model) = (&self.state, &request.get_ref().model_name);
-        let place = state.admission.admit(let_in.client.as_ref());
-        let context = let_in.work(state, let_in.context.clone(), model, place)?;
+        let context = let_in.work(state, model)?;
         let forward = Arc::clone(&state.forward);
         let call = ForwardCall { forward, context };
         let answer = call.model_infer(Request::new(request.into_inner())).await;
@@ -241,23 +247,23 @@ impl GrpcInferenceService for Service {
     }
 
     passed_on! {
-        server_live(ServerLiveRequest) -> ServerLiveResponse: Probe;
-        server_ready(ServerReadyRequest) -> ServerReadyResponse: Probe;
-        model_ready(ModelReadyRequest) -> ModelReadyResponse: Question;
-        server_metadata(ServerMetadataRequest) -> ServerMetadataResponse: Question;
-        model_metadata(ModelMetadataRequest) -> ModelMetadataResponse: Question;
-        model_config(ModelConfigRequest) -> ModelConfigResponse: Question;
-        model_statistics(ModelStatisticsRequest) -> ModelStatisticsResponse: Question;
-        repository_index(RepositoryIndexRequest) -> RepositoryIndexResponse: Question;
-        repository_model_load(RepositoryModelLoadRequest) -> RepositoryModelLoadResponse: Question;
-        repository_model_unload(RepositoryModelUnloadRequest) -> RepositoryModelUnloadResponse: Question;
-        system_shared_memory_status(SystemSharedMemoryStatusRequest) -> SystemSharedMemoryStatusResponse: Question;
-        system_shared_memory_register(SystemSharedMemoryRegisterRequest) -> SystemSharedMemoryRegisterResponse: Question;
-        system_shared_memory_unregister(SystemSharedMemoryUnregisterRequest) -> SystemSharedMemoryUnregisterResponse: Question;
-        cuda_shared_memory_status(CudaSharedMemoryStatusRequest) -> CudaSharedMemoryStatusResponse: Question;
-        cuda_shared_memory_register(CudaSharedMemoryRegisterRequest) -> CudaSharedMemoryRegisterResponse: Question;
-        cuda_shared_memory_unregister(CudaSharedMemoryUnregisterRequest) -> CudaSharedMemoryUnregisterResponse: Question;
-        trace_setting(TraceSettingRequest) -> TraceSettingResponse: Question;
-        log_settings(LogSettingsRequest) -> LogSettingsResponse: Question;
+        server_live(ServerLiveRequest) -> ServerLiveResponse: Everybody;
+        server_ready(ServerReadyRequest) -> ServerReadyResponse: Everybody;
+        model_ready(ModelReadyRequest) -> ModelReadyResponse: Key;
+        server_metadata(ServerMetadataRequest) -> ServerMetadataResponse: Key;
+        model_metadata(ModelMetadataRequest) -> ModelMetadataResponse: Key;
+        model_config(ModelConfigRequest) -> ModelConfigResponse: Key;
+        model_statistics(ModelStatisticsRequest) -> ModelStatisticsResponse: Key;
+        repository_index(RepositoryIndexRequest) -> RepositoryIndexResponse: Key;
+        repository_model_load(RepositoryModelLoadRequest) -> RepositoryModelLoadResponse: Key;
+        repository_model_unload(RepositoryModelUnloadRequest) -> RepositoryModelUnloadResponse: Key;
+        system_shared_memory_status(SystemSharedMemoryStatusRequest) -> SystemSharedMemoryStatusResponse: Key;
+        system_shared_memory_register(SystemSharedMemoryRegisterRequest) -> SystemSharedMemoryRegisterResponse: Key;
+        system_shared_memory_unregister(SystemSharedMemoryUnregisterRequest) -> SystemSharedMemoryUnregisterResponse: Key;
+        cuda_shared_memory_status(CudaSharedMemoryStatusRequest) -> CudaSharedMemoryStatusResponse: Key;
+        cuda_shared_memory_register(CudaSharedMemoryRegisterRequest) -> CudaSharedMemoryRegisterResponse: Key;
+        cuda_shared_memory_unregister(CudaSharedMemoryUnregisterRequest) -> CudaSharedMemoryUnregisterResponse: Key;
+        trace_setting(TraceSettingRequest) -> TraceSettingResponse: Key;
+        log_settings(LogSettingsRequest) -> LogSettingsResponse: Key;
     }
 }

@@ -17,7 +17,7 @@ use inflight_kserve::client::{Network, Socket};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::mpsc;
 use tokio_stream::Stream;
-use tonic::transport::server::Connected;
+use tonic::transport::server::{Connected, TcpConnectInfo};
 
 /// Bytes that are under way in one direction; who writes more waits.
 const CAPACITY: usize = 256 << 10;
@@ -305,9 +305,14 @@ impl Ending for MemoryHangUp {
 }
 
 impl Connected for MemoryStream {
-    type ConnectInfo = ();
+    type ConnectInfo = TcpConnectInfo;
 
-    fn connect_info(&self) {}
+    fn connect_info(&self) -> TcpConnectInfo {
+        TcpConnectInfo {
+            local_addr: None,
+            remote_addr: Some(self.peer),
+        }
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

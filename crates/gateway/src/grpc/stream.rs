@@ -54,8 +54,6 @@ async fn read(
     mut incoming: Streaming<ModelInferRequest>,
     sender: mpsc::Sender<Answer>,
 ) {
-    let client = let_in.client.as_ref();
-    let quota = client.and_then(|client| client.quota()).cloned();
     let mut requests = JoinSet::new();
     loop {
         let message = tokio::select! {
@@ -66,10 +64,7 @@ async fn read(
         match message {
             Ok(Some(message)) => {
                 let (id, model) = (message.id.clone(), message.model_name.clone());
-                let mut context = let_in.context.part(MANY);
-                context.deadline = state.deadline(context.started);
-                let place = state.admission.place(quota.as_ref());
-                let mut context = match let_in.work(&state, context, &model, place) {
+                let mut context = match let_in.part(&state, MANY).work(&state, &model) {
                     Ok(context) => context,
                     Err(refused) => {
                         let _ = sender.send(Ok(failed(id, model, &refused))).await;

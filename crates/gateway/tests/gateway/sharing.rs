@@ -8,13 +8,18 @@ use http::Request;
 use http_body_util::Full;
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use inflight_kserve::client::{TransportOptions, connect as connect_to, inference_client};
 use inflight_kserve::step::FinishReason;
-use inflight_testkit::memory::{MemoryStream, connect};
+use inflight_kserve::tensor::RequestBuilder;
+use inflight_testkit::memory::{MemoryStream, connect, network};
 use inflight_testkit::model::tokens;
+use inflight_testkit::triton::ScriptedTriton;
+use inflight_testkit::triton_models::{text_model, text_response};
 use inflight_testkit::worker::ScriptedWorker;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
+use tokio_stream::StreamExt;
 
 use crate::support::{Client, Gateway, PATIENCE, byte_model, chat};
 
@@ -184,4 +189,49 @@ async fn five_connections_of_unread_streams_leave_places_for_others() {
     let answer = gateway.post(PATH, &chat(json!({}))).await;
     assert_eq!(answer.status, 200, "another connection");
     drop((held, worker));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_stream_of_kserve_s_leaves_places_for_others() {
+    let mut triton = ScriptedTriton::start([text_model("ensemble")]).await;
+    let options = ["--max-concurrent-requests", "64", "--grpc-port", "0"];
+    let gateway = Gateway::start(&[triton.address], &options)
+        .await
+        .heard()
+        .await;
+    let options = TransportOptions {
+        network: Some(network()),
+        ..TransportOptions::default()
+    };
+    let address = gateway.grpc.unwrap().to_string();
+    let channel = connect_to(&address, &options).await.unwrap();
+    let mut client = inference_client(channel, &options);
+    let requests = (0..64).map(|_| {
+        let mut request = RequestBuilder::new("ensemble", "", 64);
+        request.push_bytes("text_input", &[1, 1], ["Hi"]);
+        request.scalar("max_tokens", 4_i32);
+        request.build()
+    });
+    let requests = tokio_stream::iter(requests).chain(tokio_stream::pending());
+    let answers = client.model_stream_infer(requests).await.unwrap();
+    let mut answers = answers.into_inner();
+    // The last eighth is for others.
+    let mut held = Vec::new();
+    for _ in 0..56 {
+        held.push(triton.next_request().await);
+    }
+    for _ in 0..8 {
+        let refused = tokio::time::timeout(PATIENCE, answers.message()).await;
+        let refused = refused.expect("it is refused").unwrap().unwrap();
+        assert!(refused.error_message.contains("few places left"));
+    }
+    let answering = async {
+        let asked = triton.next_request().await;
+        asked.finish(text_response("a")).await;
+    };
+    let body = json!({"text_input": "Hi", "max_tokens": 4});
+    let path = "/v2/models/ensemble/generate";
+    let (answer, ()) = tokio::join!(gateway.post(path, &body), answering);
+    assert_eq!(answer.status, 200, "another connection");
+    drop(held);
 }

@@ -31,6 +31,8 @@ pub(crate) fn byte_model() -> ScriptedModel {
 
 pub(crate) struct Gateway {
     pub(crate) address: SocketAddr,
+    /// Of its port for gRPC, with `--grpc-port`.
+    pub(crate) grpc: Option<SocketAddr>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
@@ -51,6 +53,7 @@ impl Gateway {
             let address = listener.address;
             (listener, address)
         });
+        let grpc_address = grpc.as_ref().map(|(_, address)| *address);
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(async move {
             let shutdown = async {
@@ -62,6 +65,7 @@ impl Gateway {
         });
         Self {
             address,
+            grpc: grpc_address,
             stop: Some(stop),
             task,
         }
