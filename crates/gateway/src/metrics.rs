@@ -108,6 +108,8 @@ pub(crate) struct WorkerSample {
     pub is_up: bool,
     /// Requests that wait for its output.
     pub active: usize,
+    /// Of its responses that wait for KServe's clients.
+    pub unread_bytes: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -289,16 +291,24 @@ impl Metrics {
     /// A metric cannot be written.
     pub(crate) fn encode(&self, workers: &[WorkerSample]) -> Result<String, std::fmt::Error> {
         let mut registry = Registry::with_prefix("inflight_gateway_worker");
-        let (up, active) = (WorkerGauge::default(), WorkerGauge::default());
+        let (up, active, unread_bytes) = <(WorkerGauge, WorkerGauge, WorkerGauge)>::default();
         registry.register("up", "Whether the worker is ready", up.clone());
         registry.register("active", "Requests active on the worker", active.clone());
+        registry.register(
+            "unread_bytes",
+            "Responses of the worker that wait for KServe clients that read slowly",
+            unread_bytes.clone(),
+        );
         for sample in workers {
             let labels = WorkerLabels {
                 worker: sample.address.to_string(),
             };
             up.get_or_create(&labels).set(i64::from(sample.is_up));
-            let count = i64::try_from(sample.active).unwrap_or(i64::MAX);
-            active.get_or_create(&labels).set(count);
+            let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+            active.get_or_create(&labels).set(count(sample.active));
+            unread_bytes
+                .get_or_create(&labels)
+                .set(count(sample.unread_bytes));
         }
         let mut page = String::new();
         text::encode_registry(&mut page, &self.registry)?;

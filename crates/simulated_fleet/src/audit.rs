@@ -253,6 +253,7 @@ fn is_held(line: &str) -> bool {
         rest.rsplit(' ').next()?.parse::<f64>().ok()
     };
     value("inflight_gateway_worker_active").is_some_and(|held| held > 0.0)
+        || value("inflight_gateway_worker_unread_bytes").is_some_and(|held| held > 0.0)
         || value("inflight_gateway_active_requests").is_some_and(|held| held > 1.0)
 }
 

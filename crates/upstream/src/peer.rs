@@ -65,6 +65,14 @@ impl Peer {
         self.active.load(Ordering::Relaxed)
     }
 
+    /// Bytes of responses that wait for clients that read slowly.
+    pub fn unread_bytes(&self) -> usize {
+        let served = self.served.load();
+        served
+            .as_ref()
+            .map_or(0, |served| served.pool.unread_bytes())
+    }
+
     /// A call begins.
     pub fn enter(&self) {
         self.active.fetch_add(1, Ordering::Relaxed);

@@ -47,6 +47,12 @@ impl Link {
         self.sharing.is_some() && requests < STREAM_REQUESTS
     }
 
+    /// Bytes that wait on it for clients that read slowly.
+    fn unread_bytes(&self) -> usize {
+        let stream = self.stream.lock();
+        stream.as_ref().map_or(0, |stream| stream.unread_bytes())
+    }
+
     /// The stream that small requests share, where the server has such. Needs a tokio runtime.
     pub fn shared(&self) -> Option<Arc<SharedStream>> {
         let limits = self.sharing?;
@@ -120,6 +126,11 @@ impl Pool {
     pub fn link(&self) -> Arc<Link> {
         let turn = self.next.fetch_add(1, Ordering::Relaxed);
         Arc::clone(&self.links[turn % CONNECTIONS])
+    }
+
+    /// Bytes of responses that wait for clients that read slowly.
+    pub fn unread_bytes(&self) -> usize {
+        self.links.iter().map(|link| link.unread_bytes()).sum()
     }
 
     /// A client on the next connection.

@@ -9,7 +9,7 @@ mod mailbox;
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -92,6 +92,11 @@ impl SharedStream {
     /// Requests whose last response has not come.
     pub fn open_requests(&self) -> usize {
         self.requests.active()
+    }
+
+    /// Bytes of responses that wait for clients that are behind.
+    pub fn unread_bytes(&self) -> usize {
+        self.backlog.load(Ordering::Relaxed)
     }
 
     /// Sends a request under an id that no other request of the server has, which begins with its own.

@@ -210,6 +210,11 @@ impl WorkerSlot {
         of_models.sum::<usize>() + self.peer.active()
     }
 
+    /// Bytes of responses that wait for KServe's clients that read slowly.
+    pub fn unread_bytes(&self) -> usize {
+        self.peer.unread_bytes()
+    }
+
     /// The connection of this model, when ready.
     pub(super) fn connection(&self, model: &str) -> Option<Arc<Connection>> {
         if self.pulse.is_silent() || self.is_retired() {

@@ -33,6 +33,7 @@ pub(crate) async fn metrics(
         address: Arc::clone(&slot.address),
         is_up: slot.is_ready(),
         active: slot.active(),
+        unread_bytes: slot.unread_bytes(),
     });
     let workers: Vec<WorkerSample> = match trusted {
         Some(_) => workers.collect(),
