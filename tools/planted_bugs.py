@@ -1,63 +1,154 @@
 #!/usr/bin/env python3
-"""Plants the bugs of `tests/planted`, one at a time, and simulates fleets until an invariant breaks.
+"""Plants the bugs of `tests/planted` and simulates fleets until an invariant breaks.
 
-`make planted` plants all, `make planted PLANTED="3 17"` some. Each patch is applied to the last commit,
-in a separate working tree. While one bug is simulated, the next one is built. docs/reference/planted-bugs.md
-lists what was found. Exit code 1: a patch does not apply or does not compile.
+`make planted` simulates each, `make planted PLANTED="3 17"` some. One program has them all: in a separate
+working tree of the last commit, each function, closure or block that a patch changes is written as it is and
+as it would be, and an environment variable chooses. First, no bug is chosen: nothing may break.
+docs/reference/planted-bugs.md lists what was found. Exit code 1: a patch does not apply or changes more than
+such bodies, the program does not compile, or it breaks an invariant without a bug.
 """
 
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections import defaultdict
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PATCHES = ROOT / "tests" / "planted"
 PROGRAM = "inflight-simulated-fleet"
+#: The number of the bug that the program has.
+VARIABLE = "INFLIGHT_PLANTED"
 BROKEN = re.compile(r"^broken: make simulate SEED=(\d+)  # ([\w-]+)")
+
+FUNCTION = re.compile(r"\s*(pub(\([\w:]+\))? )?(const )?(async )?(unsafe )?fn \w")
+CLOSURE = re.compile(r"(\|[^|]*\| (async (move )?)?|\basync (move )?)\{$")
+#: Ends each file that a patch changes.
+CHOICE = f"""
+/// Whether the program is to have this bug.
+fn has_planted(bug: u32) -> bool {{
+    static CHOSEN: std::sync::LazyLock<Option<u32>> =
+        std::sync::LazyLock::new(|| std::env::var("{VARIABLE}").ok()?.parse().ok());
+    *CHOSEN == Some(bug)
+}}
+"""
+
+
+class NotPlanted(Exception):
+    """A patch that cannot be chosen when the program runs."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one patch."""
+    """What became of one bug."""
 
     patch: str
     #: The seed that broke an invariant first.
-    seed: int | None = None
-    invariant: str = ""
-    seconds: float = 0.0
+    seed: int | None
+    invariant: str
+    seconds: float
     #: Seeds that were simulated.
-    seeds: int = 0
-    #: Why nothing was simulated.
-    failure: str = ""
+    seeds: int
 
     def words(self) -> str:
-        if self.failure:
-            return self.failure
         if self.seed is None:
-            return f"not found in {self.seeds} seeds, {self.seconds:.0f} s"
+            return f"nothing broke in {self.seeds} seeds, {self.seconds:.0f} s"
         return f"seed {self.seed}: `{self.invariant}`, {self.seconds:.0f} s"
 
 
-def say(text: str) -> None:
-    print(time.strftime("%H:%M:%S"), text, flush=True)
+@dataclass(frozen=True, order=True)
+class Body:
+    """The lines between the braces of a function, a closure or a block, from the first up to the last."""
+
+    first: int
+    last: int
+
+
+def number(patch: Path) -> int:
+    return int(patch.name.split("-")[0])
+
+
+def indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def opens_body(lines: list[str], at: int) -> bool:
+    """Whether the line ends with the brace of a function, a closure or an async block, as rustfmt writes them."""
+    line = lines[at]
+    if not line.endswith("{"):
+        return False
+    if FUNCTION.match(line) or CLOSURE.search(line):
+        return True
+    if line.strip() != "{" and not line.lstrip().startswith(")"):
+        return False
+    # Signatures of several lines end so, and so do conditions.
+    above = (other for other in reversed(lines[:at]) if other.strip() and indent(other) <= indent(line))
+    head = next((other for other in above if other.strip() != "where" and other.lstrip()[0] != ")"), "")
+    return bool(FUNCTION.match(head))
+
+
+def body_around(lines: list[str], first: int, last: int) -> Body | None:
+    """The smallest body that has all lines from `first` up to `last`."""
+    for above in range(first - 1, -1, -1):
+        if not opens_body(lines, above):
+            continue
+        below = (at for at in range(above + 1, len(lines)) if lines[at].strip())
+        end = next((at for at in below if indent(lines[at]) <= indent(lines[above])), 0)
+        if end >= last:
+            return Body(above + 1, end)
+    return None
+
+
+def changed_bodies(before: list[str], after: list[str]) -> Iterator[tuple[Body, list[str]]]:
+    """The bodies of a file that a patch changes, each with the lines that it has then."""
+    changes: dict[Body, list[tuple[int, int, list[str]]]] = defaultdict(list)
+    for what, first, last, new_first, new_last in difflib.SequenceMatcher(
+        None, before, after, autojunk=False
+    ).get_opcodes():
+        if what == "equal":
+            continue
+        body = body_around(before, first, last)
+        if body is None:
+            raise NotPlanted(f"line {first + 1} is not in the body of a function")
+        changes[body].append((first, last, after[new_first:new_last]))
+    for body, replaced in changes.items():
+        lines = before[body.first : body.last]
+        for first, last, new in reversed(replaced):
+            lines[first - body.first : last - body.first] = new
+        yield body, lines
+
+
+def with_choices(text: str, versions: dict[int, str]) -> str:
+    """A file that behaves as one of its versions, by the number of a bug, or as `text`."""
+    before = text.splitlines()
+    bodies: dict[Body, list[tuple[int, list[str]]]] = defaultdict(list)
+    for bug, version in versions.items():
+        for body, lines in changed_bodies(before, version.splitlines()):
+            bodies[body].append((bug, lines))
+    ordered = sorted(bodies)
+    if any(body.first < other.last for other, body in zip(ordered, ordered[1:], strict=False)):
+        raise NotPlanted(f"the bugs {sorted(versions)} change bodies inside each other")
+    for body in reversed(ordered):
+        chosen = []
+        for bug, lines in bodies[body]:
+            chosen += [f"if has_planted({bug}) {{", *lines, "} else {"]
+        lines = before[body.first : body.last]
+        before[body.first : body.last] = [*chosen, *lines, "}" * len(bodies[body])]
+    return "\n".join(before) + "\n" + CHOICE
 
 
 def git(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["git", *arguments], cwd=tree, capture_output=True, text=True)
-
-
-def applies(patch: Path, tree: Path = ROOT) -> str:
-    """Why the patch does not apply; empty if it does."""
-    return git(tree, "apply", "--check", str(patch)).stderr
+    return subprocess.run(["git", *arguments], cwd=tree, capture_output=True, text=True, check=False)
 
 
 def prepare(tree: Path) -> None:
@@ -73,87 +164,93 @@ def prepare(tree: Path) -> None:
         sys.exit(f"error: the working tree `{tree}` was not made\nhint: {moved.stderr.strip()}")
 
 
-def build(tree: Path, target: Path, program: Path) -> str:
-    """Builds the simulator of the tree and keeps it as `program`. Returns why not, if it failed."""
-    command = ["cargo", "build", "--quiet", "--locked", "--package", PROGRAM]
+def plant(tree: Path, patches: list[Path]) -> None:
+    """Writes the sources that have every bug to choose from."""
+    files: dict[str, dict[int, str]] = defaultdict(dict)
+    for patch in patches:
+        applied = git(tree, "apply", str(patch))
+        if applied.returncode:
+            sys.exit(f"error: `{patch.name}` does not apply\nhint: {applied.stderr.strip()}")
+        for file in git(tree, "diff", "--name-only").stdout.splitlines():
+            files[file][number(patch)] = (tree / file).read_text(encoding="utf-8")
+        git(tree, "reset", "--hard", "--quiet")
+    for file, versions in files.items():
+        path = tree / file
+        try:
+            text = with_choices(path.read_text(encoding="utf-8"), versions)
+        except NotPlanted as error:
+            sys.exit(f"error: `{file}` cannot have the bugs {sorted(versions)}: {error}")
+        path.write_text(text, encoding="utf-8")
+
+
+def build(tree: Path, target: Path, profile: str) -> Path:
+    """Builds the simulator of the tree."""
+    command = ["cargo", "build", "--quiet", "--locked", "--package", PROGRAM, "--profile", profile]
     environment = os.environ | {"CARGO_TARGET_DIR": str(target)}
-    built = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True)
-    if built.returncode:
-        errors = [line for line in built.stderr.splitlines() if line.startswith("error")]
-        return f"does not build: {errors[0] if errors else built.stderr[-200:]}"
-    shutil.copy2(target / "debug" / PROGRAM, program)
-    return ""
+    if subprocess.run(command, cwd=tree, env=environment, check=False).returncode:
+        sys.exit("error: the program with the bugs does not build")
+    program = target / "planted"
+    shutil.copy2(target / ("debug" if profile == "dev" else profile) / PROGRAM, program)
+    return program
 
 
-def simulate(patch: str, program: Path, seeds: int, seconds: float, first: int) -> Outcome:
+def simulate(name: str, bug: int | None, program: Path, options: argparse.Namespace) -> Outcome:
     """Simulates seed after seed until an invariant breaks, or the bound is reached."""
     began = time.monotonic()
-    command = [str(program), f"--seed={first}", f"--seeds={seeds}", "--jobs=1", "--until-broken"]
+    command = [str(program), f"--seed={options.first_seed}", f"--seeds={options.seeds}", "--jobs=1"]
+    environment = os.environ | ({} if bug is None else {VARIABLE: str(bug)})
     try:
-        printed = subprocess.run(command, capture_output=True, timeout=seconds).stdout
+        printed = subprocess.run(
+            [*command, "--until-broken"],
+            capture_output=True,
+            timeout=options.seconds,
+            env=environment,
+            check=False,
+        ).stdout
     except subprocess.TimeoutExpired as expired:
         printed = expired.stdout or b""
     text = printed.decode(errors="replace")
     took = time.monotonic() - began
-    program.unlink()
     counts = re.findall(r"^seeds=(\d+)", text, re.MULTILINE)
     simulated = int(counts[-1]) if counts else 0
-    for line in text.splitlines():
-        if found := BROKEN.match(line):
-            say(f"{patch}: {line[:300]}")
-            return Outcome(patch, int(found[1]), found[2], took, simulated)
-    return Outcome(patch, seconds=took, seeds=simulated)
-
-
-def plant(patches: list[Path], options: argparse.Namespace) -> list[Outcome]:
-    """Builds one after another, and simulates what is built meanwhile."""
-    target = options.target_dir.resolve()
-    tree, programs = target / "planted-tree", target / "planted-programs"
-    programs.mkdir(parents=True, exist_ok=True)
-    prepare(tree)
-    outcomes: list[Future[Outcome] | Outcome] = []
-    with ThreadPoolExecutor(options.jobs) as pool:
-        for place, patch in enumerate(patches):
-            git(tree, "reset", "--hard", "--quiet")
-            if why := applies(patch, tree):
-                outcomes.append(Outcome(patch.stem, failure=f"does not apply: {why.strip()}"))
-                continue
-            git(tree, "apply", str(patch))
-            program = programs / patch.stem
-            began = time.monotonic()
-            failure = build(tree, target, program)
-            built = failure or f"built in {time.monotonic() - began:.0f} s"
-            say(f"{place + 1}/{len(patches)} {patch.stem}: {built}")
-            if failure:
-                outcomes.append(Outcome(patch.stem, failure=failure))
-                continue
-            future = pool.submit(
-                simulate, patch.stem, program, options.seeds, options.seconds, options.first_seed
-            )
-            future.add_done_callback(lambda done: say(f"{done.result().patch}: {done.result().words()}"))
-            outcomes.append(future)
-    git(tree, "reset", "--hard", "--quiet")
-    return [each.result() if isinstance(each, Future) else each for each in outcomes]
+    found = next((found for line in text.splitlines() if (found := BROKEN.match(line))), None)
+    seed, invariant = (int(found[1]), found[2]) if found else (None, "")
+    outcome = Outcome(name, seed, invariant, took, simulated)
+    print(time.strftime("%H:%M:%S"), f"{name}: {outcome.words()}", flush=True)
+    return outcome
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("numbers", nargs="*", type=int, help="numbers of patches; all by default")
-    parser.add_argument("--seeds", type=int, default=60, help="seeds for each bug at most")
+    parser.add_argument("--seeds", type=int, default=500, help="seeds for each bug at most")
     parser.add_argument("--seconds", type=float, default=180, help="seconds for each bug at most")
     parser.add_argument("--first-seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=1, help="bugs that are simulated at once")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="bugs that are simulated at once")
+    parser.add_argument("--profile", default="simulated", help="cargo's; `dev` compiles sooner and runs slower")
     parser.add_argument("--target-dir", type=Path, default=ROOT / "target" / "planted")
     options = parser.parse_args()
     patches = sorted(PATCHES.glob("*.patch"))
     if options.numbers:
-        patches = [patch for patch in patches if int(patch.name.split("-")[0]) in options.numbers]
-    outcomes = plant(patches, options)
+        patches = [patch for patch in patches if number(patch) in options.numbers]
+    target = options.target_dir.resolve()
+    target.mkdir(parents=True, exist_ok=True)
+    tree = target / "planted-tree"
+    prepare(tree)
+    plant(tree, patches)
+    program = build(tree, target, options.profile)
+    began = time.monotonic()
+    without = simulate("no bug", None, program, options)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        tasks = [
+            pool.submit(simulate, patch.stem, number(patch), program, options) for patch in patches
+        ]
+    outcomes = [task.result() for task in tasks]
     for outcome in outcomes:
         print(f"| {outcome.patch} | {outcome.words()} |")
     found = sum(outcome.seed is not None for outcome in outcomes)
-    print(f"{found} of {len(outcomes)} found")
-    sys.exit(any(outcome.failure for outcome in outcomes))
+    print(f"{found} of {len(outcomes)} found in {time.monotonic() - began:.0f} s")
+    sys.exit(without.seed is not None)
 
 
 if __name__ == "__main__":
