@@ -90,13 +90,18 @@ impl Worker {
         for description in each_model(description)? {
             served.push(cache.served_model(&mut assets, description).await?);
         }
+        let models = models(&mut kserve, &core).await?;
+        if models.is_empty() {
+            // It has been asked to end since it said that it is ready. What it serves is still known.
+            return Err(NotReady::Starting);
+        }
         slot.peer.set_up(Served {
             pool: Arc::new(Pool::new(
                 &slot.address,
                 &options,
                 Some(context.limits.sharing()),
             )?),
-            models: models(&mut kserve, &core).await?,
+            models,
             of: Some(of),
         });
         let caches = client::cache_state_client(channel.clone());

@@ -1,6 +1,7 @@
 //! Calls to servers. Owns the time limit of small ones, how a stream's end is awaited, and how much is kept of what a
 //! server says went wrong.
 
+use std::error::Error;
 use std::time::Duration;
 
 /// For one small call.
@@ -47,10 +48,12 @@ pub async fn read_to_end<T>(mut responses: tonic::Streaming<T>) {
     let _ = tokio::time::timeout(END_TIMEOUT, read).await;
 }
 
-/// A status where the transport says UNKNOWN for a connection that is gone.
+/// A status where the transport says UNKNOWN for a connection that is gone, or INTERNAL for a broken one: that one has
+/// a source, and what a server says has none.
 pub fn lost_code(status: &tonic::Status) -> tonic::Code {
     match status.code() {
         tonic::Code::Unknown | tonic::Code::Cancelled => tonic::Code::Unavailable,
+        tonic::Code::Internal if status.source().is_some() => tonic::Code::Unavailable,
         other => other,
     }
 }
@@ -62,13 +65,33 @@ pub fn abbreviated(text: &str) -> &str {
 }
 
 /// An error with its causes in one line, abbreviated.
-pub fn describe(error: &dyn std::error::Error) -> String {
+pub fn describe(error: &dyn Error) -> String {
     abbreviated(&inflight_base::error_chain(error)).to_owned()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+
+    #[test]
+    fn a_broken_connection_is_lost_and_an_error_of_the_server_is_not() {
+        let said = tonic::Status::internal("CUDA error");
+        let mut broken = tonic::Status::internal("h2 protocol error: http2 error");
+        broken.set_source(Arc::new(std::io::Error::other("http2 error")));
+        for (status, code) in [
+            (said, tonic::Code::Internal),
+            (broken, tonic::Code::Unavailable),
+            (
+                tonic::Status::unknown("broken pipe"),
+                tonic::Code::Unavailable,
+            ),
+            (tonic::Status::not_found("m"), tonic::Code::NotFound),
+        ] {
+            assert_eq!(lost_code(&status), code, "{status}");
+        }
+    }
 
     #[test]
     fn of_an_endless_error_text_the_beginning_is_kept() {

@@ -235,6 +235,10 @@ impl ActiveRequest {
             let group = position / self.handles().sequences();
             if let Some(details) = details {
                 if let Some((code, text)) = &details.error {
+                    if self.group_is_finished(group) {
+                        // Its end has come, and its worker was lost before it was told to stop.
+                        continue;
+                    }
                     let survival = self.holding.survival();
                     let is_handed_over = survival.is_some_and(Survival::is_handed_over);
                     // What one cannot continue from, another computes again.

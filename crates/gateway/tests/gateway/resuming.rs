@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::names;
-use inflight_kserve::step::FinishReason;
+use inflight_kserve::step::{FinishReason, Row, RowError, StepBatch};
 use inflight_kserve::tensor::Tensors;
 use inflight_testkit::model::tokens;
 use inflight_testkit::proxy::HoldingProxy;
@@ -177,6 +177,41 @@ async fn each_choice_goes_on_by_itself_and_one_that_has_ended_does_not() {
     events.extend(rest);
     for (choice, expected) in ["abc", "done", "new"].into_iter().enumerate() {
         assert_eq!(text(&events, choice), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_a_stop_string_has_ended_is_whole_though_its_worker_was_lost() {
+    for stream in [false, true] {
+        let (mut workers, gateway) = workers(&[]).await;
+        let mut client = Client::connect(gateway.address).await;
+        let body = chat(json!({"stop": "op", "stream": stream}));
+        let tokens = tokens("hop");
+        let serve = async {
+            let (_, request) = either(&mut workers).await;
+            let error = RowError {
+                row: 0,
+                code: Code::Unavailable.into(),
+                text: "shutting down".to_owned(),
+                retry_after_ms: 0,
+            };
+            let lost = Row {
+                is_final: true,
+                error: Some(&error),
+                ..Row::new(request.handle, &[])
+            };
+            // The gateway reads both before it has asked the worker to stop.
+            let said = Row::new(request.handle, &tokens);
+            request.rows(StepBatch::from_iter([said, lost])).await;
+        };
+        let answered = async { tokio::join!(client.post(PATH, &body), serve).0 };
+        let answer = tokio::time::timeout(PATIENCE, answered).await;
+        let answer = answer.expect("the answer ends");
+        let text = String::from_utf8(answer.body.to_vec()).unwrap();
+        assert!(
+            text.contains("\"h\"") && text.contains("\"stop\""),
+            "{text}"
+        );
     }
 }
 
