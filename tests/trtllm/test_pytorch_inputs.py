@@ -14,6 +14,7 @@ from PIL import Image
 from inflight.executors.base import OutputConfig, SamplingConfig
 from inflight.executors.tensorrt_llm import fields
 from inflight.executors.tensorrt_llm.fields import Target
+from inflight.executors.tensorrt_llm.thinking import Marks, ThinkingBudget
 from support import double
 from support.pictures import picture
 from trtllm.harness import (
@@ -198,6 +199,18 @@ CASES: list[tuple[set[str], dict[str, Any], dict[str, Any], dict[str, Any]]] = [
             },
             "cache_salt": hashlib.sha256(struct.pack("<I", len(PICTURE)) + PICTURE).hexdigest(),
         },
+    ),
+    (
+        {"inflight_thinking_budget", "inflight_thinking_start_ids", "inflight_thinking_end_ids"},
+        {
+            "tensors": [
+                passed("inflight_thinking_budget", "INT32", (1,), 5),
+                passed("inflight_thinking_start_ids", "INT32", (1,), 20),
+                passed("inflight_thinking_end_ids", "INT32", (2,), 21, 22),
+            ]
+        },
+        {"logits_processor": ThinkingBudget(5, Marks((20,), (21, 22)), 3, lags=False)},
+        {},
     ),
     ({"priority"}, {"tensors": [passed("priority", "FP32", (1,), 0.75)]}, {}, {"priority": 0.75}),
     (

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import pickle
 import queue
 import threading
 from datetime import timedelta
@@ -336,6 +337,12 @@ class LLM:
         longest: int = (config.get("text_config") or config).get("max_position_embeddings", 10**6)
         return len(prompt) < min(self._sim_longest(), longest)
 
+    def _sim_chunks(self, prompt: list[int]) -> int:
+        """Iterations that compute the prompt."""
+        if not self.values.get("enable_chunked_prefill"):
+            return 1
+        return -(-len(prompt) // (self.values.get("max_num_tokens") or 8192))
+
     def _sim_is_full_sampler(self) -> bool:
         """Whether the sampler applies bad words and seeds: TorchSampler of 1.2 ignores them."""
         kind = str(self.values.get("sampler_type"))
@@ -466,6 +473,10 @@ class LLM:
                 bad_words=self._sim_bad_words(given),
                 biased=largest(given["embedding_bias"]),
                 min_tokens=given["min_tokens"],
+                # To another process.
+                processor=pickle.loads(pickle.dumps(given["logits_processor"])),
+                lag=0 if self.values.get("disable_overlap_scheduler") else 1,
+                chunks=self._sim_chunks(prompt),
                 forced=grammar.tokens_of(kind_of_guide, guide, Path(self.values["model"])),
                 random=drawing(
                     given["temperature"],

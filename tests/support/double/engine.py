@@ -6,6 +6,7 @@ Prompts that begin with a number below make the engine misbehave.
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import random
@@ -66,6 +67,8 @@ class Sequence:
         """The next token; None where the sequence ends without one."""
         previous = self.tokens[-1] if self.tokens else self.job.prompt[-1] + self.index
         token = self.job.choose((previous + 1) % VOCAB, len(self.tokens))
+        if token is not None and self.job.processor is not None:
+            token = self.process(token)
         if token is None or (token == self.job.end_id and len(self.tokens) >= self.job.min_tokens):
             self.reason = "END_ID"
             return None
@@ -75,6 +78,23 @@ class Sequence:
         elif len(self.tokens) >= self.job.max_tokens:
             self.reason = "LENGTH"
         return token
+
+    def process(self, token: int) -> int:
+        """The token that a logits processor leaves where `token` would be next.
+
+        It is called for every chunk of the prompt, whose logits go unused, and under the overlap scheduler it
+        does not see the token before.
+        """
+        job = self.job
+        assert 4 <= len(inspect.signature(job.processor).parameters) <= 5
+        shown = self.tokens[: len(self.tokens) - job.lag]
+        best = token
+        for _ in range(1 if self.tokens else job.chunks):
+            row = MODULES["torch"].Tensor(logits([token])[None], "float32")
+            # A number for each sequence, which all ranks have.
+            job.processor(100 * job.identity + self.index, row, [[*job.prompt, *shown]], None, job.client_id)
+            best = int(np.argmax(row.array[0, 0, :VOCAB]))
+        return best
 
 
 class Job:
@@ -107,6 +127,10 @@ class Job:
         self.forced: list[int] | None = more.get("forced")
         #: Samples where the temperature is high.
         self.random: random.Random | None = more.get("random")
+        #: Edits logits; how many tokens it does not see yet; the chunks of the prompt.
+        self.processor: Any = more.get("processor")
+        self.lag: int = more.get("lag", 0)
+        self.chunks: int = more.get("chunks", 1)
         #: What the request alone fails with, once it runs.
         self.own_error: str = more.get("own_error", "")
         self.sequences = [Sequence(self, index) for index in range(more.get("sequences", 1))]

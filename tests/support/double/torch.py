@@ -30,6 +30,9 @@ class Tensor:
     def reshape(self, shape: tuple[int, ...]) -> Tensor:
         return Tensor(self.array.reshape(shape), self.dtype)
 
+    def __setitem__(self, key: Any, value: float) -> None:
+        self.array[key] = value
+
     def to(self, dtype: str) -> Tensor:
         return Tensor(self.array.astype(DTYPES[dtype]), dtype)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from inflight._native import Capability
+from inflight.checklist import material
 from inflight.checklist.check import check
 from inflight.checklist.outcome import Skipped, expect, expect_equal
 from inflight.checklist.subject import Subject
@@ -54,3 +55,20 @@ def own_end(subject: Subject) -> None:
     if not subject.tokenizer.eos_token_ids:
         raise Skipped("the tokenizer names no end token")
     expect(subject.end_id() is not None, "none of the tokenizer's end tokens is in the vocabulary")
+
+
+@check(
+    "thinking budget",
+    "after three tokens of reasoning its end comes, once",
+    needs=(Capability.THINKING_BUDGET,),
+)
+def thinking_budget(subject: Subject) -> None:
+    tokens = subject.greedy()
+    end = next(token for token in range(subject.info.vocab_size) if token not in tokens)
+    bounded = [
+        material.numbers("inflight_thinking_budget", "INT32", 3),
+        material.numbers("inflight_thinking_end_ids", "INT32", end),
+    ]
+    found = subject.ask(8, tensors=bounded).require().first
+    expect_equal("tokens", found[:4], [*tokens[:3], end])
+    expect(end not in found[4:], f"the end {end} came again: {found}")

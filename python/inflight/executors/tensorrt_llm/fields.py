@@ -128,6 +128,7 @@ PARENTS: dict[Runtime, dict[str, tuple[str, str]]] = {
 
 _WORKER = None
 _ENGINES_ONLY = Unsupported("engines only")
+_PYTORCH_ONLY = Unsupported("PyTorch runtime only")
 _REFERENCE_ONLY = Unsupported("reference executor only")
 _ADAPTERS_ARE_FILES = Refusal("the PyTorch runtime reads adapters from `lora_adapter_dir`")
 _RANGE = "KvCacheRetentionConfig.TokenRangeRetentionConfig"
@@ -347,9 +348,22 @@ FIELDS: tuple[Field, ...] = (
         Target("SamplingParams", "logprobs", condition="alternatives"),
     ),
     Field("inflight_log_prob_ids", _REFERENCE_ONLY, _REFERENCE_ONLY),
-    Field("inflight_thinking_budget", _REFERENCE_ONLY, _REFERENCE_ONLY),
-    Field("inflight_thinking_start_ids", _REFERENCE_ONLY, _REFERENCE_ONLY),
-    Field("inflight_thinking_end_ids", _REFERENCE_ONLY, _REFERENCE_ONLY),
+    # All three become one processor (`thinking`).
+    _passed(
+        "inflight_thinking_budget",
+        _PYTORCH_ONLY,
+        Target("SamplingParams", "logits_processor", convert.first, "undrafted"),
+    ),
+    _passed(
+        "inflight_thinking_start_ids",
+        _PYTORCH_ONLY,
+        Target("SamplingParams", "logits_processor", convert.token_ids, "undrafted"),
+    ),
+    _passed(
+        "inflight_thinking_end_ids",
+        _PYTORCH_ONLY,
+        Target("SamplingParams", "logits_processor", convert.token_ids, "undrafted"),
+    ),
     Field(
         "inflight_num_prompt_log_probs",
         Target("OutputConfig", "return_context_logits", condition="gather_context_logits"),

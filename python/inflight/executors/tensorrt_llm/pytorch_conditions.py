@@ -78,6 +78,7 @@ def conditions(
         "guided": bool(arguments.get("guided_decoding_backend")),
         "adapters": adapters,
         "images": images,
+        "undrafted": drafter is None,
         "own_sampling": own_sampling,
         "alternatives": own_sampling and not older,
         "kept_logits": bool(arguments.get("gather_generation_logits")) and drafter is None,

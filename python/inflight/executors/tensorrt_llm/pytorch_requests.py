@@ -20,6 +20,7 @@ from inflight.executors.tensorrt_llm.engine_requests import (
 from inflight.executors.tensorrt_llm.fields import BY_TENSOR, FIELDS, Refusal, Target
 from inflight.executors.tensorrt_llm.guide_requests import check_guide
 from inflight.executors.tensorrt_llm.images import IMAGES
+from inflight.executors.tensorrt_llm.thinking import BUDGET, read_thinking
 
 #: The field of GuidedDecodingParams that takes a guide of this type.
 _GUIDES = {
@@ -45,6 +46,8 @@ class Started:
     beam_width: int = 1
     #: Whether it runs the overlap scheduler.
     overlaps: bool = False
+    #: Whether it computes long prompts in chunks.
+    in_chunks: bool = False
     #: Whether its sampler applies what `fields` has the condition `full_sampler` for, seeds among it, and
     #: ranks beams as they ask for. Otherwise it ignores both.
     full_sampler: bool = True
@@ -261,6 +264,7 @@ class SamplingBuilder:
             # TensorRT-LLM cannot hash would find cache blocks of other images.
             own = images.salt(next(tensor for tensor in request.tensors if tensor.name == IMAGES))
             given[SALT] = f"{given[SALT]}:{own}" if SALT in given else own
+        self._think(request, given, keywords, call)
         if SALT in given:
             call["cache_salt"] = given[SALT]
         if "priority" in given:
@@ -287,6 +291,31 @@ class SamplingBuilder:
                 }
             )
             call["disaggregated_params"] = self._disaggregated(request_type=phase_kind, **state)
+
+    def _think(
+        self, request: Request, given: dict[str, Any], keywords: dict[str, Any], call: dict[str, Any]
+    ) -> None:
+        """Bounds the reasoning, where the request asks for it."""
+        encodes = self._started.decode is not None or isinstance(call["inputs"], dict)
+        processor = read_thinking(
+            given,
+            self._vocab_size,
+            # TensorRT-LLM may make another number of tokens of what it encodes anew.
+            prompt=None if encodes else len(request.input_token_ids),
+            lags=self._started.overlaps,
+            in_chunks=self._started.in_chunks,
+        )
+        if processor is None:
+            return
+        beside = {
+            "guided_decoding_guide": "guided_decoding" in keywords,
+            "beam_width": self._beam_width > 1,
+            "request_type": encodes and "request_type" in given,
+        }
+        for name, is_asked in beside.items():
+            if is_asked:
+                raise Refused(f"`{BUDGET}` is not supported together with `{name}`; send one of them")
+        keywords["logits_processor"] = processor
 
 
 def check_beside_images(request: Request, given: dict[str, Any]) -> None:
