@@ -15,10 +15,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 
 from inflight import _native
 from inflight.cli.worker import worker
+from support.metrics import total
+from support.servers import NO_KEY, Start, start_gateway, wait_ready
 
 yaml: Any = import_module("yaml")
 
@@ -41,6 +44,7 @@ CUSTOM = {
 UPSTREAM = os.environ.get("INFLIGHT_TEST_CRDS")
 #: Labels that Kubernetes selects by are long enough at this; a LeaderWorkerSet's pods have two numbers more.
 LONGEST_NAME = 52
+TRANSFERS = "nv_trt_llm_disaggregated_serving_metrics"
 
 
 def own_schema(kind: str) -> Any:
@@ -218,8 +222,22 @@ def test_objects_refer_to_each_other(values: str) -> None:
             assert {end["port"] for end in one["spec"]["endpoints"]} <= ports
 
 
+def fetching_from(
+    name: str, role: str, labels: dict[tuple[str, str], Any], objects: list[dict[str, Any]]
+) -> set[Any]:
+    """Who fetches KV cache blocks from a worker, and on which port."""
+    model, _, phases = name.rpartition("-")
+    other = {"context": f"{model}-generation", "generation": f"{model}-context"}.get(phases)
+    if (other, role) not in labels:
+        return set()
+    is_ours = "--executor=reference" in container_of(objects, "StatefulSet", name)["args"]
+    if is_ours and phases == "generation":
+        return set()
+    return {((other, role), 8010 if is_ours else None)}
+
+
 @pytest.mark.parametrize("values", CASES.values(), ids=CASES)
-def test_only_gateways_and_ranks_of_a_group_reach_workers(values: str) -> None:
+def test_only_gateways_and_workers_of_the_same_model_reach_workers(values: str) -> None:
     objects = rendered(values)
     policies = [one["spec"] for one in objects if one["kind"] == "NetworkPolicy"]
     labels = {
@@ -260,7 +278,7 @@ def test_only_gateways_and_ranks_of_a_group_reach_workers(values: str) -> None:
             "follower": group,
             "": set(),
         }
-        wanted[name, role] = by_role[role]
+        wanted[name, role] = by_role[role] | fetching_from(name, role, labels, objects)
     assert reached == (wanted if policies else {pod: set() for pod in labels})
 
 
@@ -306,6 +324,30 @@ def test_every_argument_is_an_option(values: str) -> None:
         ),
         ("modelVolume: {claimName: m}\nmodels: [{name: a, path: /models2/a}]", "not below"),
         ("models: [{name: a, adapters: {path: x}}]", "`adapters.claimName` of `a` is not set"),
+        ("models: [{name: a, phases: context}]", "set `cacheKeySecret`"),
+        ("models: [{name: a, phases: prefill}]", "phases"),
+        (
+            "cacheKeySecret: k\nmodels: [{name: a, phases: context}]",
+            "`a` has `phases: context` and 0 entries with `phases: generation`",
+        ),
+        (
+            "cacheKeySecret: k\nmodels: [{name: a, phases: context}, {name: a, phases: context, "
+            "resourceName: b}, {name: a, phases: generation}]",
+            "`a` has `phases: generation` and 2 entries with `phases: context`",
+        ),
+        (
+            "cacheKeySecret: k\nmodels: [{name: a, phases: context, path: a/b}, "
+            "{name: a, phases: generation, path: a/c}]",
+            "both entries of `a` need the same `path`, and it is `a/b` and `a/c`",
+        ),
+        (
+            "models: [{name: a, phases: context, executor: simulated}]",
+            "`a` is simulated, which `phases: context` cannot split",
+        ),
+        (
+            "models: [{name: a, phases: context, tensorParallelSize: 2}]",
+            "`a` has `phases: context` and 2 ranks",
+        ),
         ("models: [{name: a, autoscaling: {enabled: true}}]", "set its `autoscaling.prometheus`"),
         (
             "models: [{name: a, autoscaling: {enabled: true, provider: hpa, minReplicas: 5}}]",
@@ -423,6 +465,47 @@ def test_adapters_are_served_and_may_be_loaded() -> None:
     assert {"--executor-option=lora_adapter_dir=/adapters/qwen", "--adapter-dir=/adapters/qwen"} <= set(
         arguments
     )
+
+
+def test_long_names_of_a_models_phases_differ() -> None:
+    entries = ", ".join(f"{{name: {'a' * 60}, phases: {one}}}" for one in ("context", "generation"))
+    made = rendered(f"cacheKeySecret: k\nmodels: [{entries}]")
+    names = {one["metadata"]["name"] for one in made if one["kind"] == "StatefulSet"}
+    assert {name.rpartition("-")[2] for name in names} == {"context", "generation"}
+    assert {len(name) for name in names} == {LONGEST_NAME}
+
+
+def test_workers_of_two_phases_hand_prompts_over(start: Start, tmp_path: Path) -> None:
+    """Their arguments, on two addresses of this machine in place of pods."""
+    values = "cacheKeySecret: k\nmodels: [{name: m, phases: context}, {name: m, phases: generation}]"
+    objects = rendered(values)
+    (tmp_path / "kv.key").write_text("one and the same secret\n")
+    workers = []
+    for number, phases in enumerate(("context", "generation"), 2):
+        container = container_of(objects, "StatefulSet", f"demo-worker-m-{phases}")
+        environment = {one["name"]: one for one in container["env"]}
+        assert environment["POD_IP"]["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+        # Without an address of its own, other pods get a loopback address.
+        option = "--executor-option=cache_transceiver_address=$(POD_IP):8010"
+        assert option in container["args"]
+        arguments = [
+            re.sub(r"^(--\w+-port)=\d+$", r"\1=0", argument)
+            .replace("$(POD_IP):8010", f"127.0.0.{number}:0")
+            .replace("/etc/inflight-cache", str(tmp_path))
+            .replace("--host=0.0.0.0", f"--host=127.0.0.{number}")
+            for argument in container["args"]
+        ]
+        workers.append(start(*arguments, "--executor-option=backend=numpy"))
+    gateway = start_gateway(start, workers, "--disaggregate=always")
+    address = wait_ready(gateway)
+    gateway.wait_until("both are up", lambda: total(address, "inflight_gateway_worker_up") == 2)
+    with openai.OpenAI(base_url=f"http://{address}/v1", api_key=NO_KEY, max_retries=0) as client:
+        asked: dict[str, Any] = {"model": "m", "prompt": "word " * 200, "max_tokens": 5, "stream": True}
+        assert "".join(chunk.choices[0].text for chunk in client.completions.create(**asked))
+    assert total(address, "inflight_gateway_hand_over_seconds_count") == 1
+    served = workers[1].address("metrics")
+    assert total(served, TRANSFERS, '="request_count"') == 1
+    assert total(served, "inflight_worker_kv_transfer_fallbacks_total") == 0
 
 
 def test_openshift_accepts_every_pod() -> None:

@@ -4,10 +4,13 @@
 {{ printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}
 {{- end }}
 
-{{- /* A worker's name: the release's and the model's, as a DNS label that leaves room for a pod's number. */ -}}
+{{- /* A worker's name: the release's and the model's, and of two entries of a model also its phase; a DNS label that
+leaves room for a pod's number. */ -}}
 {{- define "inflight.worker" -}}
 {{- $label := default .model.name .model.resourceName | lower | replace "/" "-" | replace "_" "-" | replace "." "-" | replace " " "-" -}}
-{{- printf "%s-worker-%s" .root.Release.Name $label | trunc 52 | trimSuffix "-" -}}
+{{- $phases := default "both" .model.phases -}}
+{{- $end := eq $phases "both" | ternary "" (printf "-%s" $phases) -}}
+{{- printf "%s-worker-%s" .root.Release.Name $label | trunc (sub 52 (len $end) | int) | trimSuffix "-" }}{{ $end -}}
 {{- end }}
 
 {{- /* The object with a worker's pods. */ -}}

@@ -1,7 +1,7 @@
 {{- /* A model of the values with its defaults, and the mistakes that no schema finds. Returns YAML. */ -}}
 {{- define "inflight.model" -}}
 {{- $root := .root }}
-{{- $model := merge (deepCopy .given) (dict "path" "" "resourceName" "" "image" "" "executor" "reference" "replicas" 1 "tensorParallelSize" 1 "pipelineParallelSize" 1 "gpus" 0 "gpuResource" "nvidia.com/gpu" "options" (dict) "env" (dict) "envFrom" (list) "resources" (dict) "sharedMemory" "8Gi" "loadSeconds" 3600 "nodes" 1 "sshSecret" "" "adapters" (dict "claimName" "" "path" "" "loading" false) "extraVolumes" (list) "extraVolumeMounts" (list) "podLabels" (dict) "podAnnotations" (dict) "autoscaling" (dict "enabled" false)) }}
+{{- $model := merge (deepCopy .given) (dict "path" "" "resourceName" "" "image" "" "executor" "reference" "phases" "both" "replicas" 1 "tensorParallelSize" 1 "pipelineParallelSize" 1 "gpus" 0 "gpuResource" "nvidia.com/gpu" "options" (dict) "env" (dict) "envFrom" (list) "resources" (dict) "sharedMemory" "8Gi" "loadSeconds" 3600 "nodes" 1 "sshSecret" "" "adapters" (dict "claimName" "" "path" "" "loading" false) "extraVolumes" (list) "extraVolumeMounts" (list) "podLabels" (dict) "podAnnotations" (dict) "autoscaling" (dict "enabled" false)) }}
 {{- if hasKey .given "replicas" }}{{ $_ := set $model "replicas" .given.replicas }}{{ end }}
 {{- $ranks := mul $model.tensorParallelSize $model.pipelineParallelSize | int }}
 {{- $nodes := int $model.nodes }}
@@ -17,6 +17,17 @@
 {{- end }}
 {{- if and (gt $nodes 1) (eq $model.executor "tensorrt_llm") (not $model.sshSecret) }}
 {{- fail (printf "models: `%s` has `nodes: %d`, and mpirun reaches the other machines by ssh: set `sshSecret`" $model.name $nodes) }}
+{{- end }}
+{{- if ne $model.phases "both" }}
+{{- if eq $model.executor "simulated" }}
+{{- fail (printf "models: `%s` is simulated, which `phases: %s` cannot split" $model.name $model.phases) }}
+{{- end }}
+{{- if and (eq $model.executor "reference") (gt $ranks 1) }}
+{{- fail (printf "models: `%s` has `phases: %s` and %d ranks; the reference executor hands prompts over from one rank" $model.name $model.phases $ranks) }}
+{{- end }}
+{{- if and (eq $model.executor "reference") (not $root.Values.cacheKeySecret) }}
+{{- fail (printf "models: workers of `%s` fetch KV cache blocks from other pods, for which they share a key: set `cacheKeySecret`" $model.name) }}
+{{- end }}
 {{- end }}
 {{- /* Where the model is: in the volume, in a volume of the user's, on the Hub, or in the package. */ -}}
 {{- $source := "embedded" }}
@@ -53,6 +64,28 @@
 {{- end }}
 {{- end }}
 {{- toYaml (merge $model (dict "source" $source)) }}
+{{- end }}
+
+{{- /* The entry with the other phase of a model; fails where there is none, or several. Returns YAML. */ -}}
+{{- define "inflight.counterpart" -}}
+{{- $model := .model }}
+{{- $other := eq $model.phases "context" | ternary "generation" "context" }}
+{{- $found := list }}
+{{- range $given := .root.Values.models }}
+{{- if and (eq $given.name $model.name) (eq (default "both" $given.phases) $other) }}{{ $found = append $found $given }}{{ end }}
+{{- end }}
+{{- if ne (len $found) 1 }}
+{{- fail (printf "models: `%s` has `phases: %s` and %d entries with `phases: %s`; it needs one" $model.name $model.phases (len $found) $other) }}
+{{- end }}
+{{- $found = first $found }}
+{{- range $key, $usual := dict "path" "" "executor" "reference" }}
+{{- $one := default $usual (index $model $key) }}
+{{- $two := default $usual (index $found $key) }}
+{{- if ne $one $two }}
+{{- fail (printf "models: both entries of `%s` need the same `%s`, and it is `%s` and `%s`" $model.name $key $one $two) }}
+{{- end }}
+{{- end }}
+{{- toYaml $found }}
 {{- end }}
 
 {{- /* Two models under one name of a Service would be one. */ -}}

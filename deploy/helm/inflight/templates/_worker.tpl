@@ -70,8 +70,17 @@ sleep 5; rank=$(grep -lzxsE '(OMPI_COMM_WORLD_RANK|RANK)=0' /proc/[0-9]*/environ
 {{- $_ := set $defaults "HF_TOKEN" (dict "valueFrom" (dict "secretKeyRef" (dict "name" . "key" $root.Values.hubTokenSecret.key))) }}
 {{- end }}
 {{- end }}
+{{- if include "inflight.servesBlocks" .model }}
+{{- $_ := set $defaults "POD_IP" (dict "valueFrom" (dict "fieldRef" (dict "fieldPath" "status.podIP"))) }}
+{{- end }}
 {{- range $name, $value := .model.env }}{{ $_ := set $defaults $name $value }}{{ end }}
 {{- toYaml $defaults }}
+{{- end }}
+
+{{- /* Not empty: other pods fetch this worker's KV cache blocks, on port 8010. TensorRT-LLM's transceiver picks its
+ports, and its options are the user's. */ -}}
+{{- define "inflight.servesBlocks" -}}
+{{- if and (ne .phases "both") (eq .executor "reference") }}yes{{ end }}
 {{- end }}
 
 {{- define "inflight.workerPod" -}}
@@ -80,6 +89,7 @@ sleep 5; rank=$(grep -lzxsE '(OMPI_COMM_WORLD_RANK|RANK)=0' /proc/[0-9]*/environ
 {{- $role := .role }}
 {{- $nodes := int $model.nodes }}
 {{- $adapters := clean (printf "/adapters/%s" $model.adapters.path) }}
+{{- $serves := include "inflight.servesBlocks" $model }}
 {{- $ranks := mul $model.tensorParallelSize $model.pipelineParallelSize | int -}}
 {{ include "inflight.pod" (dict "root" $root "its" $model) }}
 terminationGracePeriodSeconds: {{ add $root.Values.drain.workerSeconds 15 }}
@@ -105,6 +115,14 @@ containers:
       - --adapter-dir={{ $adapters }}
       {{- end }}
       {{- end }}
+      {{- if ne $model.phases "both" }}
+      - --phases={{ $model.phases }}
+      {{- end }}
+      {{- if $serves }}
+      - --executor-option=cache_transceiver_backend=tcp
+      - --executor-option=cache_transceiver_address=$(POD_IP):8010
+      - --executor-option=cache_transceiver_key_file=/etc/inflight-cache/kv.key
+      {{- end }}
       {{- include "inflight.options" $model.options | nindent 6 }}
     env: {{- include "inflight.env" (include "inflight.workerEnv" . | fromYaml) | nindent 6 }}
     {{- with $model.envFrom }}
@@ -119,6 +137,9 @@ containers:
     ports:
       - {name: grpc, containerPort: 8001}
       - {name: metrics, containerPort: 8002}
+      {{- if $serves }}
+      - {name: cache, containerPort: 8010}
+      {{- end }}
     # Not ready until a token went through the engine; `/health/ready` says which stage it is in.
     startupProbe:
       httpGet: {path: /health/ready, port: metrics}
@@ -157,6 +178,9 @@ containers:
       {{- if and $model.sshSecret (gt $nodes 1) }}
       - {name: ssh, mountPath: /etc/inflight-ssh, readOnly: true}
       {{- end }}
+      {{- if $serves }}
+      - {name: cache-key, mountPath: /etc/inflight-cache, readOnly: true}
+      {{- end }}
       {{- if eq $model.source "mounted" }}
       - {name: models, mountPath: {{ $root.Values.modelVolume.mountPath }}, readOnly: true}
       {{- else if eq $model.source "hub" }}
@@ -176,6 +200,10 @@ volumes:
   {{- if and $model.sshSecret (gt $nodes 1) }}
   - name: ssh
     secret: {secretName: {{ $model.sshSecret }}, defaultMode: 0400}
+  {{- end }}
+  {{- if $serves }}
+  - name: cache-key
+    secret: {secretName: {{ $root.Values.cacheKeySecret }}}
   {{- end }}
   {{- if eq $model.source "mounted" }}
   - name: models
