@@ -51,13 +51,28 @@ models:
   - {name: torch, path: /shared/mixtral, executor: tensorrt_llm, tp_size: 4, mode: pytorch}
 deploy: {gateway_inside: false, gpus_per_node: 4, executable: /shared/inflight/bin/inflight}
 """
-WITHOUT_GPUS = {"one": ONE, "many": MANY}
+#: Prompts and answers on different workers.
+APART = """
+models:
+  - {name: qwen, path: /models/qwen, phases: context}
+  - {name: qwen, path: /models/qwen, phases: generation, replicas: 2, executor_options: {dtype: float32}}
+deploy:
+  model_volume: models
+  cache_key_secret: cache
+  cache_key_file: /shared/kv.key
+  gpus_per_node: 1
+"""
+WITHOUT_GPUS = {"one": ONE, "many": MANY, "apart": APART}
 
 
 def described(text: str) -> Topology:
     return parse(text, Path("/srv"))
 
 
+#: The same on three of Slurm's machines.
+ON_MACHINES = APART.replace("executor_options", "gpus: 0;0, executor_options").replace(
+    "phases: context", "phases: context, gpus: 0"
+)
 CASES = [(name, plane) for name in WITHOUT_GPUS for plane in PLANES] + [("spread", "slurm")]
 
 
@@ -92,6 +107,21 @@ def test_slurm_fills_one_machine_after_another() -> None:
     [
         ("models: [{grpc_port: 0}]", "slurm", "`models[0].grpc_port` is `0`"),
         ("models: [{}]\ngateways: {port: 0}", "compose", "`gateways.port` is `0`"),
+        (
+            APART.replace("cache_key_secret: cache", ""),
+            "kubernetes",
+            "`deploy.cache_key_secret` is not set",
+        ),
+        (
+            APART.replace("cache_key_file: /shared/kv.key", ""),
+            "compose",
+            "`deploy.cache_key_file` is not set",
+        ),
+        (
+            ON_MACHINES.replace("cache_key_file: /shared/kv.key", ""),
+            "slurm",
+            "from `3` machines, and `deploy.cache_key_file` is not set",
+        ),
         (SPREAD, "slurm", "needs `8` GPUs on a machine, and `deploy.gpus_per_node` is `4`"),
         (SPREAD, "compose", "spans `2` machines"),
         (SPREAD + "\nmpi: {hostfile: h}", "systemd", "spans `2` machines"),
@@ -144,6 +174,39 @@ def test_kubernetes_puts_no_variables_into_what_a_topology_says() -> None:
     assert "--served-model-name=$$(HOME)$$$$" in written
     assert "value: $$(B)" in written
     assert "value: $$(D)" in written
+
+
+def test_blocks_travel_between_containers_and_machines() -> None:
+    """Where all workers are on one host, its loopback addresses do."""
+    option = "--executor-option=cache_transceiver_"
+    address, key = f"{option}address=", f"{option}key_file="
+    [compose] = render(described(APART), "compose").values()
+    services = yaml.safe_load(compose)["services"]
+    for name in ("worker-qwen-context", "worker-qwen-generation-0", "worker-qwen-generation-1"):
+        assert f"{address}{name}:8010" in services[name]["command"]
+        assert f"{key}/run/secrets/cache-key" in services[name]["command"]
+        assert services[name]["secrets"] == ["cache-key"]
+    manifests = render(described(APART), "kubernetes")
+    for phases in ("context", "generation"):
+        assert f"{address}$(POD_IP):8010\n" in manifests[f"worker-qwen-{phases}.yaml"]
+    assert "port: 8010" in manifests["network.yaml"]
+    for plane in ("systemd", "slurm"):
+        for text in render(described(APART), plane).values():
+            assert address not in text
+    [script] = render(described(ON_MACHINES), "slurm").values()
+    for number in range(3):
+        assert f'"{address}${{nodes[{number}]}}:0" &' in script
+    assert script.count(f"{key}/shared/kv.key") == 3
+
+
+def test_the_workers_of_tensorrt_llm_reach_each_other_on_any_port() -> None:
+    text = APART.replace("phases:", "executor: tensorrt_llm, phases:")
+    policy = yaml.safe_load(render(described(text), "kubernetes")["network.yaml"])
+    assert [rule.get("ports") for rule in policy["spec"]["ingress"]] == [
+        [{"port": 8001}],
+        [{"port": 8002}],
+        None,
+    ]
 
 
 def test_no_key_is_in_any_file() -> None:

@@ -179,8 +179,26 @@ def gateway_ports(gateways: Gateways) -> list[int]:
     return [gateways.port and gateways.port + number for number in range(gateways.replicas)]
 
 
-def worker_arguments(one: Placed, topology: Topology, *, host: str = "127.0.0.1") -> tuple[str, ...]:
-    """The arguments of `inflight` for a worker, on any plane."""
+@dataclass(frozen=True)
+class Reach:
+    """How workers of other machines or containers fetch a worker's KV cache blocks."""
+
+    #: HOST:PORT as they reach it.
+    address: str
+    key_file: str
+    #: `tcp` where no two workers share a host's memory.
+    backend: str = "tcp"
+
+
+def hands_over(model: Model) -> bool:
+    """Whether a worker's blocks are fetched by others with the reference executor's own transceiver."""
+    return model.phases != "both" and model.executor == "reference"
+
+
+def worker_arguments(
+    one: Placed, topology: Topology, *, host: str = "127.0.0.1", reach: Reach | None = None
+) -> tuple[str, ...]:
+    """The arguments of `inflight` for a worker, on any plane. `reach` None: all workers are on this host."""
     model = one.model
     return (
         "worker",
@@ -189,7 +207,7 @@ def worker_arguments(one: Placed, topology: Topology, *, host: str = "127.0.0.1"
         f"--executor={model.executor}",
         *(
             f"--executor-option={name}={value}"
-            for name, value in (*_parallel(model), *_transceiver(model), *model.executor_options)
+            for name, value in (*_parallel(model), *_transceiver(model, reach), *model.executor_options)
         ),
         *([] if model.phases == "both" else [f"--phases={model.phases}"]),
         f"--device={model.device}",
@@ -392,10 +410,14 @@ def _parallel(model: Model) -> Iterator[tuple[str, str]]:
             yield "pipeline_parallel_size", str(model.pp_size)
 
 
-def _transceiver(model: Model) -> Iterator[tuple[str, str]]:
+def _transceiver(model: Model, reach: Reach | None) -> Iterator[tuple[str, str]]:
     # What the entry's own options say, which come later, counts.
-    if model.phases != "both" and model.executor == "reference":
-        yield "cache_transceiver_backend", "default"
+    if not hands_over(model):
+        return
+    yield "cache_transceiver_backend", "default" if reach is None else reach.backend
+    if reach is not None:
+        yield "cache_transceiver_address", reach.address
+        yield "cache_transceiver_key_file", reach.key_file
 
 
 def _drain(option: str, seconds: float | None) -> list[str]:

@@ -267,6 +267,14 @@ class Deploy:
     api_key_secret: str | None = option(
         "text", "Kubernetes Secret with the key `api-keys`: the accepted keys, one on each line"
     )
+    cache_key_secret: str | None = option(
+        "text",
+        "Kubernetes Secret with the key `kv.key`: what workers of `phases` prove to each other when KV cache"
+        " blocks go from pod to pod",
+    )
+    cache_key_file: str | None = option(
+        "path", "File with that secret: on Compose's machine, or on each of Slurm's where there are several"
+    )
     gpu_resource: str = option(
         "text",
         "Kubernetes resource of a GPU; `nvidia.com/mig-3g.40gb` is a MIG slice",

@@ -10,9 +10,11 @@ from typing import Any
 from inflight.errors import UserMistake
 from inflight.launch.plan import (
     Placed,
+    Reach,
     gateway_arguments,
     gateway_grace_s,
     gateway_ports,
+    hands_over,
     mpirun,
     place,
     worker_arguments,
@@ -23,7 +25,7 @@ from inflight.launch.topology import Topology
 
 HEADER = "# Written by `inflight launch --render compose`; change the topology and render it again.\n"
 #: Every container has its own address, so that all can have the same ports.
-GATEWAY_PORT, GRPC_PORT, METRICS_PORT = 8000, 8001, 8002
+GATEWAY_PORT, GRPC_PORT, METRICS_PORT, CACHE_PORT = 8000, 8001, 8002, 8010
 #: Names under which Prometheus finds all gateways and all workers, whatever their services are called.
 GATEWAY_ALIAS, WORKER_ALIAS = "inflight-gateway", "inflight-worker"
 PROBE = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=2)"
@@ -46,8 +48,12 @@ def render(topology: Topology) -> dict[str, str]:
         name = "gateway" if topology.gateways.replicas == 1 else f"gateway-{number}"
         services[name] = _gateway(topology, port, workers, list(services)[: len(placed)])
     document: dict[str, Any] = {"name": "inflight", "services": services}
-    if topology.gateways.api_key_file is not None:
-        document["secrets"] = {"api-keys": {"file": topology.gateways.api_key_file}}
+    secrets = {"api-keys": topology.gateways.api_key_file}
+    if any(hands_over(one.model) for one in placed):
+        secrets["cache-key"] = topology.deploy.cache_key_file
+    files = {name: {"file": file} for name, file in secrets.items() if file is not None}
+    if files:
+        document["secrets"] = files
     return {"compose.yaml": HEADER + yaml.safe_dump(document, sort_keys=False, width=100)}
 
 
@@ -58,11 +64,23 @@ def _worker(one: Placed, topology: Topology) -> dict[str, Any]:
     for name in ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"):
         environment.pop(name, None)
     launcher = mpirun(model, topology, environment, as_root=False)
-    arguments = [*launcher, "inflight", *worker_arguments(one, topology, host="0.0.0.0")]
+    reach = None
+    if hands_over(model):
+        if topology.deploy.cache_key_file is None:
+            raise UserMistake(
+                f"workers of `{model.served_name}` fetch KV cache blocks from other containers, and "
+                "`deploy.cache_key_file` is not set",
+                "write a random text into a file, such as that of `openssl rand -hex 32`, and name it there",
+            )
+        # A service's name is its container's address, also within.
+        reach = Reach(f"{one.name}:{CACHE_PORT}", "/run/secrets/cache-key")
+    arguments = [*launcher, "inflight", *worker_arguments(one, topology, host="0.0.0.0", reach=reach)]
     service = _service(topology.deploy.image, arguments, worker_grace_s(topology), topology)
     # The root file system is read-only, and compiled kernels are kept below `HOME`.
     service["environment"] = _variables({"HOME": "/tmp"} | environment)
     service["networks"] = {"default": {"aliases": [WORKER_ALIAS]}}
+    if reach is not None:
+        service["secrets"] = ["cache-key"]
     if model.path is not None:
         service["volumes"] = [f"{_escaped(model.path)}:{_escaped(model.path)}:ro"]
     if model.gpus_per_node:

@@ -16,8 +16,10 @@ from inflight.errors import UserMistake
 from inflight.launch.plan import (
     CLOSING_S,
     Placed,
+    Reach,
     gateway_arguments,
     gateway_grace_s,
+    hands_over,
     mpirun,
     worker_arguments,
     worker_grace_s,
@@ -27,7 +29,9 @@ from inflight.launch.topology import Model, Topology
 
 HEADER = "# Written by `inflight launch --render kubernetes`; change the topology and render it again.\n"
 #: Every pod has its own address, so that all can have the same ports.
-HTTP_PORT, GRPC_PORT, METRICS_PORT = 8000, 8001, 8002
+HTTP_PORT, GRPC_PORT, METRICS_PORT, CACHE_PORT = 8000, 8001, 8002, 8010
+#: Where a pod serves KV cache blocks, which only it knows, and the key for them.
+_REACH = Reach(f"$(POD_IP):{CACHE_PORT}", "/etc/inflight-cache/kv.key")
 #: Seconds in which proxies and gateways notice that a pod is leaving.
 LEAVING_S = 5
 #: The image's account.
@@ -59,6 +63,12 @@ def _check(model: Model, topology: Topology, index: int) -> None:
             f"`models[{index}].nodes` is `{model.nodes}`, and these manifests give each replica one machine",
             "use the Helm chart with its `nodes` (deploy/helm), or render it for Slurm",
         )
+    if hands_over(model) and deploy.cache_key_secret is None:
+        raise UserMistake(
+            f"workers of `models[{index}]` fetch KV cache blocks from other pods, and"
+            " `deploy.cache_key_secret` is not set",
+            "set it to the name of a Secret with the key `kv.key`, the text of `openssl rand -hex 32`",
+        )
     if model.path is not None:
         if deploy.model_volume is None:
             raise UserMistake(
@@ -82,7 +92,9 @@ def _worker(model: Model, name: str, topology: Topology) -> list[dict[str, Any]]
         "name": "worker",
         "image": deploy.image,
         "command": _literal([*launcher, "inflight"]),
-        "args": _literal(worker_arguments(one, topology, host="0.0.0.0")),
+        "args": _with_pod(
+            worker_arguments(one, topology, host="0.0.0.0", reach=_REACH if hands_over(model) else None)
+        ),
         "ports": [
             {"name": "grpc", "containerPort": GRPC_PORT},
             {"name": "metrics", "containerPort": METRICS_PORT},
@@ -109,6 +121,13 @@ def _worker(model: Model, name: str, topology: Topology) -> list[dict[str, Any]]
         )
         claim = {"claimName": deploy.model_volume, "readOnly": True}
         volumes.append({"name": "models", "persistentVolumeClaim": claim})
+    if hands_over(model):
+        container["ports"].append({"name": "cache", "containerPort": CACHE_PORT})
+        place: dict[str, Any] = {"fieldRef": {"fieldPath": "status.podIP"}}
+        container["env"].append({"name": "POD_IP", "valueFrom": place})
+        key = str(PurePosixPath(_REACH.key_file).parent)
+        container["volumeMounts"].append({"name": "cache-key", "mountPath": key, "readOnly": True})
+        volumes.append({"name": "cache-key", "secret": {"secretName": deploy.cache_key_secret}})
     pod = _pod(container, volumes, worker_grace_s(topology) + LEAVING_S)
     service = {
         "clusterIP": "None",
@@ -177,17 +196,22 @@ def _gateway(topology: Topology, workers: list[str]) -> list[dict[str, Any]]:
 
 
 def _network(topology: Topology) -> dict[str, Any]:
-    """Workers ask for no key: only gateways may reach them, and anybody their metrics."""
+    """Workers ask for no key: only gateways may reach them, anybody their metrics, and other workers the KV
+    cache blocks of prompts where there are `phases`."""
     component = {"app.kubernetes.io/component": "worker"} | _COMMON
     gateway = {"app.kubernetes.io/component": "gateway"} | _COMMON
-    spec = {
-        "podSelector": {"matchLabels": component},
-        "policyTypes": ["Ingress"],
-        "ingress": [
-            {"from": [{"podSelector": {"matchLabels": gateway}}], "ports": [{"port": GRPC_PORT}]},
-            {"ports": [{"port": METRICS_PORT}]},
-        ],
-    }
+    reached: list[dict[str, Any]] = [
+        {"from": [{"podSelector": {"matchLabels": gateway}}], "ports": [{"port": GRPC_PORT}]},
+        {"ports": [{"port": METRICS_PORT}]},
+    ]
+    others = [{"podSelector": {"matchLabels": component}}]
+    apart = [model for model in topology.models if model.phases != "both"]
+    if any(not hands_over(model) for model in apart):
+        # TensorRT-LLM's transceivers pick their ports.
+        reached.append({"from": others})
+    elif apart:
+        reached.append({"from": others, "ports": [{"port": CACHE_PORT}]})
+    spec = {"podSelector": {"matchLabels": component}, "policyTypes": ["Ingress"], "ingress": reached}
     return _object(topology, "networking.k8s.io/v1", "NetworkPolicy", "inflight-worker", component, spec)
 
 
@@ -230,6 +254,12 @@ def _variables(environment: dict[str, str]) -> list[dict[str, str]]:
 def _literal(words: Iterable[str]) -> list[str]:
     """Kubernetes would put variables into `$(NAME)`; a `$$` is a `$`."""
     return [word.replace("$", "$$") for word in words]
+
+
+def _with_pod(arguments: Iterable[str]) -> list[str]:
+    """The same, but for the address that only the pod knows."""
+    own = f"--executor-option=cache_transceiver_address={_REACH.address}"
+    return [own if one == own else literal for one in arguments for literal in _literal([one])]
 
 
 def _leave(launcher: tuple[str, ...], grace_s: float) -> dict[str, Any]:

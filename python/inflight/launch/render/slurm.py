@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from inflight.errors import UserMistake
 from inflight.launch.plan import (
     Placed,
+    Reach,
     gateway_arguments,
     gateway_grace_s,
     gateway_ports,
+    hands_over,
     place,
     worker_arguments,
     worker_grace_s,
@@ -41,7 +43,7 @@ def render(topology: Topology) -> dict[str, str]:
     nodes = max(one.node + one.worker.model.nodes for one in seats)
     gpus = max((max(one.gpus) + 1 for one in seats if one.gpus), default=0)
     head = _directives(topology, nodes, gpus, seats)
-    steps = "\n".join(_worker(one, topology, is_local=_is_local(topology, nodes)) for one in seats)
+    steps = "\n".join(_worker(one, topology, nodes) for one in seats)
     return {"inflight.sbatch": f"{head}\n{_SHELL}\n{steps}\n{_gateways(topology, seats, nodes)}\n{_WAIT}"}
 
 
@@ -173,16 +175,35 @@ exit "$code"
 """
 
 
-def _worker(one: Seat, topology: Topology, *, is_local: bool) -> str:
+def _reach(one: Seat, topology: Topology, nodes: int) -> Reach | None:
+    """How workers of the job's other machines fetch a worker's KV cache blocks."""
+    if nodes == 1 or not hands_over(one.worker.model):
+        return None
+    key = topology.deploy.cache_key_file
+    if key is None:
+        raise UserMistake(
+            f"workers of `{one.worker.model.served_name}` fetch KV cache blocks from `{nodes}` machines, and "
+            "`deploy.cache_key_file` is not set",
+            "write a random text into a file on all of them, such as that of `openssl rand -hex 32`, and name"
+            " it there",
+        )
+    return Reach(f"${{nodes[{one.node}]}}:0", key, backend="default")
+
+
+def _worker(one: Seat, topology: Topology, nodes: int) -> str:
     worker, model = one.worker, one.worker.model
     last = one.node + model.nodes - 1
     where = [f"${{nodes[{index}]}}" for index in range(one.node, last + 1)]
-    host = "127.0.0.1" if is_local else "0.0.0.0"
+    host = "127.0.0.1" if _is_local(topology, nodes) else "0.0.0.0"
     is_mpi = model.world_size > 1 and (
         model.mode == "leader" or (model.mode == "pytorch" and model.nodes > 1)
     )
     tasks = model.world_size if is_mpi else 1
-    command = [topology.deploy.executable, *worker_arguments(worker, topology, host=host)]
+    reach = _reach(one, topology, nodes)
+    # Only the job knows the machine, so this one is for the shell.
+    address = None if reach is None else f"--executor-option=cache_transceiver_address={reach.address}"
+    arguments = worker_arguments(worker, topology, host=host, reach=reach)
+    command = [topology.deploy.executable, *(word for word in arguments if word != address)]
     if model.mode == "pytorch" and model.nodes > 1:
         command = ["trtllm-llmapi-launch", *command]
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, one.gpus))} if one.gpus else {}
@@ -193,6 +214,7 @@ def _worker(one: Seat, topology: Topology, *, is_local: bool) -> str:
         + (" --mpi=pmix" if is_mpi else ""),
         visible | dict(model.environment),
         command,
+        more="" if address is None else f'"{address}"',
     )
 
 
