@@ -21,7 +21,7 @@ def phase(blob: bytes) -> dict[str, Any]:
     return context_phase(passed("context_phase_params", "UINT8", (len(blob),), *blob))
 
 
-def test_what_1_3_removed_is_known(line: str) -> None:
+def test_what_1_3_removed_and_added_is_known(line: str) -> None:
     with double.installed():
         find, _, _ = import_classes(line)
         arguments = parameters(find("TorchLlmArgs"))
@@ -37,7 +37,7 @@ def test_what_1_3_removed_is_known(line: str) -> None:
                 outer, _, leaf = path.partition(".")
                 if outer == name and fields is not None and leaf not in fields:
                     missing.add(option)
-    assert missing == (set() if line == "1.2.1" else set(pytorch_config.REMOVED))
+    assert missing == set(pytorch_config.ADDED if line == "1.2.1" else pytorch_config.REMOVED)
 
 
 def test_every_request_can_be_made(line: str) -> None:

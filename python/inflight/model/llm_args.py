@@ -28,7 +28,7 @@ OWNED = {
     "enable_iter_perf_stats": "the worker needs them for its metrics",
     "num_postprocess_workers": "the gateway turns tokens into text",
     "postprocess_tokenizer_dir": "the gateway turns tokens into text",
-    "encode_only": "the worker generates text",
+    "encode_only": "it is an option: `--executor-option encode_only=true`",
     "mm_encoder_only": "the worker generates text",
 }
 #: Arguments of those, at the values that a worker gives them or that change nothing.

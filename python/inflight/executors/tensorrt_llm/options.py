@@ -204,6 +204,9 @@ class Options:
         "YAML file with arguments of `LLM`, as for `trtllm-serve --config`; options win over it",
         runtimes=PYTORCH_ONLY,
     )
+    encode_only: bool | None = _option(
+        "bool", "Serve the embeddings of an embedding model, and generate nothing", runtimes=PYTORCH_ONLY
+    )
     tensor_parallel_size: int | None = _option(
         "int", "GPUs that share every layer", runtimes=PYTORCH_ONLY, minimum=1
     )

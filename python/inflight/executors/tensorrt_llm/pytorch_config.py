@@ -54,6 +54,7 @@ ARGUMENTS = {
     "guided_decoding_backend": "guided_decoding_backend",
     "gather_generation_logits": "gather_generation_logits",
     "cache_transceiver_backend": "cache_transceiver_config.backend",
+    "encode_only": "encode_only",
     "tensor_parallel_size": "tensor_parallel_size",
     "pipeline_parallel_size": "pipeline_parallel_size",
     "context_parallel_size": "context_parallel_size",
@@ -69,6 +70,8 @@ ARGUMENTS = {
     "disable_overlap_scheduler": "disable_overlap_scheduler",
     "disable_flashinfer_sampling": "disable_flashinfer_sampling",
 }
+#: Options whose arguments 1.2 does not have.
+ADDED = ("encode_only",)
 #: Options whose arguments 1.3 no longer has.
 REMOVED = ("kv_cache_onboard_blocks", "sampler_type", "disable_flashinfer_sampling")
 #: Configuration argument -> its class.

@@ -13,7 +13,8 @@ from typing import Any
 from inflight._native import Capability
 from inflight.errors import UserMistake
 from inflight.executors.base import ModelInfo
-from inflight.executors.tensorrt_llm import images, pytorch_config, ranks
+from inflight.executors.tensorrt_llm import encoder_start, images, pytorch_config, ranks
+from inflight.executors.tensorrt_llm.encoder import EncodeExecutor
 from inflight.executors.tensorrt_llm.guide_check import find_grammar, takes_formats
 from inflight.executors.tensorrt_llm.guide_requests import FORMATS
 from inflight.executors.tensorrt_llm.health import EngineFailed, describe
@@ -30,7 +31,7 @@ LOG = logging.getLogger("inflight.tensorrt_llm")
 N_GREEDY = "TLLM_ALLOW_N_GREEDY_DECODING"
 
 
-def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchExecutor:
+def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchExecutor | EncodeExecutor:
     """Loads a Hugging Face checkpoint. Imports TensorRT-LLM.
 
     Errors: `UserMistake` where the installed version cannot do what is asked; `EngineFailed` where the
@@ -39,6 +40,9 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
     ranks.require_leader()
     arguments = pytorch_config.llm_arguments(model_dir, options)
     sizes = pytorch_config.Sizes.read(model_dir, arguments)
+    is_encoder = bool(arguments.get(encoder_start.ENCODE_ONLY))
+    if is_encoder:
+        encoder_start.prepare(model_dir, arguments)
     adapters = pytorch_config.find_adapters(options, arguments)
     # Before the import: TensorRT-LLM reads it when it is loaded or starts its worker.
     os.environ.setdefault(N_GREEDY, "1")
@@ -55,6 +59,8 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
         ) from error
     except Exception as error:
         raise EngineFailed(f"the checkpoint `{model_dir}` did not load: {describe(error)}") from error
+    if is_encoder:
+        return encoder_start.make_encoder(llm, model_dir, sizes, version)
     takes_images = pytorch_config.has_vision(model_dir) and _can_see(llm, version)
     encodes_anew = pytorch_config.has_mrope(model_dir) and pytorch_config.processes_images(llm)
     held = conditions(
