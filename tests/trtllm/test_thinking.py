@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from inflight.executors.base import NamedTensor, SamplingConfig, StatusCode
 from inflight.executors.tensorrt_llm.pytorch_conditions import conditions
+from inflight.executors.tensorrt_llm.pytorch_config import computes_in_chunks
 from inflight.executors.tensorrt_llm.thinking import Marks, ThinkingBudget
 from support import double
 from trtllm.harness import collect, guide_tensors, passed, request_of
@@ -114,6 +116,19 @@ def test_a_prompt_in_chunks_changes_no_budget_above_one(
         found = answer(made, thinking(budget, [50]), input_token_ids=prompt)
         made.shutdown()
     assert found[: len(expected)] == expected
+
+
+@pytest.mark.parametrize(
+    ("said", "asked", "expected"),
+    [(None, {}, False), (None, {"enable_chunked_prefill": True}, True), (True, {}, True), (False, {}, False)],
+)
+def test_whether_prompts_come_in_chunks_is_what_the_llm_says(
+    said: bool | None, asked: dict[str, Any], expected: bool
+) -> None:
+    """A later version may have another default."""
+    llm = SimpleNamespace(args=SimpleNamespace(enable_chunked_prefill=said))
+    assert computes_in_chunks(llm, asked) is expected
+    assert computes_in_chunks(object(), {}) is False
 
 
 def test_what_cannot_be_bounded_is_refused_by_name(tmp_path: Path) -> None:

@@ -97,6 +97,9 @@ OPTIONS = {
     "--media-io-kwargs": "use `--images-per-request`, `--image-max-bytes` and the like",
     "--video-pruning-rate": _not_supported("videos are not supported"),
     "--extra-visual-gen-options": _not_supported("images and videos are not generated"),
+    # Of `trtllm-serve embeddings`.
+    "--max-queue-delay": "leave it out: what is queued while a batch is encoded is the next batch",
+    "--max-queue-size": "use `--max-queued-requests`",
     "--otlp-traces-endpoint": "use `--otlp-endpoint`",
     "--grpc": "use `--grpc-port`: a worker serves KServe's protocol over gRPC, not TensorRT-LLM's",
     "--backend": "use `--executor`",
@@ -141,6 +144,8 @@ COMMANDS = {
     "ls": _LISTED,
     "ps": _LISTED,
     "show": "use `inflight inspect MODEL`",
+    "embeddings": "use `inflight serve MODEL --executor tensorrt_llm --executor-option encode_only=true`",
+    "disaggregated": _APART,
     "benchmark": "use `inflight bench`",
     "convert": "use `inflight build`",
     "quantize": "use `inflight build MODEL --quantization FORMAT`",

@@ -215,6 +215,12 @@ def loaded_length(llm: Any, max_seq_len: int) -> int:
     return shortest
 
 
+def computes_in_chunks(llm: Any, arguments: dict[str, Any]) -> bool:
+    """Whether the loaded LLM computes long prompts in chunks: as it says, else as it was asked to."""
+    said = getattr(getattr(llm, "args", None), "enable_chunked_prefill", None)
+    return bool(arguments.get("enable_chunked_prefill") if said is None else said)
+
+
 def _written(model_dir: Path) -> dict[str, Any]:
     path = model_dir / ARGUMENTS_FILE
     if not path.is_file():

@@ -99,7 +99,7 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
     started = Started(
         beam_width=sizes.max_beam_width,
         overlaps=not arguments.get("disable_overlap_scheduler"),
-        in_chunks=bool(arguments.get("enable_chunked_prefill")),
+        in_chunks=pytorch_config.computes_in_chunks(llm, arguments),
         full_sampler="full_sampler" in held,
         guide_backend=backend,
         takes_formats=formats,
