@@ -7,15 +7,22 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import openai
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import BPE
 
 from inflight.executors.base import NamedTensor, SamplingConfig, StatusCode
 from inflight.executors.tensorrt_llm.pytorch_conditions import conditions
 from inflight.executors.tensorrt_llm.pytorch_config import computes_in_chunks
 from inflight.executors.tensorrt_llm.thinking import Marks, ThinkingBudget
 from support import double
+from support.double.package import write_double
+from support.servers import NO_KEY, Start, start_gateway, wait_ready
+from trtllm import pytorch_setup
 from trtllm.harness import collect, guide_tensors, passed, request_of
-from trtllm.pytorch_setup import start
+from trtllm.test_worker import checkpoint_with_tokenizer, run_worker
 
 BOTH_LINES = True
 
@@ -65,7 +72,7 @@ CASES: list[tuple[int, list[int], list[int], list[int], list[int]]] = [
 @pytest.mark.parametrize("streaming", [False, True])
 def test_a_budget_ends_the_reasoning_once(tmp_path: Path, overlaps: bool, streaming: bool) -> None:
     with double.installed():
-        made = start(tmp_path, disable_overlap_scheduler=not overlaps)
+        made = pytorch_setup.start(tmp_path, disable_overlap_scheduler=not overlaps)
         assert "thinking_budget" in made.info().capabilities
         for budget, end, begin, alone, overlapped in CASES:
             expected = overlapped if overlaps else alone
@@ -77,7 +84,7 @@ def test_a_budget_ends_the_reasoning_once(tmp_path: Path, overlaps: bool, stream
 @pytest.mark.parametrize("overlaps", [False, True])
 def test_each_sequence_has_its_own_budget(tmp_path: Path, overlaps: bool) -> None:
     with double.installed():
-        made = start(tmp_path, disable_overlap_scheduler=not overlaps)
+        made = pytorch_setup.start(tmp_path, disable_overlap_scheduler=not overlaps)
         given = {
             "tensors": thinking(2, [50]),
             "max_tokens": 4,
@@ -106,7 +113,7 @@ def test_a_prompt_in_chunks_changes_no_budget_above_one(
     tmp_path: Path, overlaps: bool, budget: int, expected: list[int]
 ) -> None:
     with double.installed():
-        made = start(
+        made = pytorch_setup.start(
             tmp_path,
             disable_overlap_scheduler=not overlaps,
             enable_chunked_context=True,
@@ -143,7 +150,7 @@ def test_what_cannot_be_bounded_is_refused_by_name(tmp_path: Path) -> None:
         ([budget, end_ids, *guide_tensors("regex", "a+")], "`guided_decoding_guide`"),
     ]
     with double.installed():
-        made = start(tmp_path)
+        made = pytorch_setup.start(tmp_path)
         for tensors, words in cases:
             made.enqueue([request_of({"tensors": tensors})])
             [(code, text)] = collect(made, 9)[9][-1].errors
@@ -154,7 +161,7 @@ def test_what_cannot_be_bounded_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_budget_with_beams_is_refused(tmp_path: Path) -> None:
     with double.installed():
-        made = start(tmp_path, max_beam_width=2)
+        made = pytorch_setup.start(tmp_path, max_beam_width=2)
         given = {"tensors": thinking(2, [50]), "sampling_config": SamplingConfig(beam_width=2)}
         made.enqueue([request_of(given | {"streaming": False})])
         [(_, text)] = collect(made, 9)[9][-1].errors
@@ -201,3 +208,21 @@ def test_the_end_is_never_forced_twice_and_never_late(end: tuple[int, ...], lags
         # The mark that it began within the budget is continued beyond it.
         assert ends - begun <= bound, (seed, tokens)
         assert all(begun <= at < ends + length for at in forced), (seed, tokens, forced)
+
+
+@pytest.mark.parametrize("budget", [0, 3])
+def test_a_clients_budget_reaches_the_processor(start: Start, tmp_path: Path, budget: int) -> None:
+    environment = write_double(tmp_path / "double", version=double.version())
+    model = checkpoint_with_tokenizer(tmp_path / "served")
+    # A token for each character, so that tags have several.
+    letters = Tokenizer(BPE({chr(32 + token): token for token in range(95)}, [], fuse_unk=False))
+    letters.decoder = Fuse()
+    letters.save(str(model / "tokenizer.json"))
+    worker = run_worker(start, model, environment, worker=("--served-model-name=m",))
+    address = wait_ready(start_gateway(start, [worker], "--reasoning-parser=think"))
+    with openai.OpenAI(base_url=f"http://{address}/v1", api_key=NO_KEY, max_retries=0) as client:
+        asked: dict[str, Any] = {"model": "m", "prompt": "Hi<think>", "max_tokens": 30, "temperature": 0}
+        free = client.completions.create(**asked).choices[0].text
+        bounded = client.completions.create(**asked, extra_body={"thinking_token_budget": budget})
+    assert bounded.choices[0].text.count("</think>") == 1
+    assert bounded.choices[0].text.startswith(free[:budget] + "</think>")
