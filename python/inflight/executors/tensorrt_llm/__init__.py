@@ -7,6 +7,8 @@
     document  tables of docs/reference/tensorrt-llm.md   health    why it is broken
     engines, engine_directory, engine_config, engine_requests, guides, results, ranks: the engines
     pytorch, pytorch_config, pytorch_requests, pytorch_results, adapters: the PyTorch runtime
+    thinking  a bound on reasoning, which runs in TensorRT-LLM's processes
+    encoder, encoder_start: embedding models, through `LLM.encode`
 
 This file looks at directories and package metadata only; TensorRT-LLM is imported once a model is to be
 loaded. Nothing here was run on the real package: see docs/STATUS.md.
