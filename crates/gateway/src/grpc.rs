@@ -16,9 +16,9 @@ use inflight_kserve::inference::grpc_inference_service_server::{
     GrpcInferenceService, GrpcInferenceServiceServer,
 };
 use inflight_openai::ApiError;
-use inflight_upstream::delivery::{CallContext, Place, Witness};
+use inflight_upstream::delivery::{CallContext, Permit, Witness};
 use inflight_upstream::forward::ForwardCall;
-use inflight_upstream::trace::Entry;
+use inflight_upstream::trace::EntryPoint;
 use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Request, Response, Status, Streaming};
 
@@ -107,8 +107,8 @@ struct LetIn {
 
 impl LetIn {
     /// One of several requests of the call, which arrives now. Each counts among its client's.
-    fn part(&self, state: &AppState, method: &'static str) -> Self {
-        let mut context = self.context.part(method);
+    fn for_message(&self, state: &AppState, method: &'static str) -> Self {
+        let mut context = self.context.for_message(method);
         context.deadline = state.deadline(context.started);
         Self {
             context,
@@ -134,7 +134,7 @@ impl LetIn {
             client,
         } = self;
         let method = context.route;
-        context.record(state.tracer.as_ref(), Entry::Grpc { method });
+        context.record(state.tracer.as_ref(), EntryPoint::Grpc { method });
         let listed = state.requests.as_ref().map(|requests| {
             let owner = client.as_ref().map(|client| client.owner());
             let facts = context.facts(shortened(model), owner.unwrap_or_default());
@@ -152,7 +152,7 @@ impl LetIn {
         Ok(CallContext {
             witness: listed.map(|it| it as Arc<dyn Witness>),
             caller: client.as_ref().map(|client| client.caller()),
-            place: Some(Arc::new((place, client)) as Place),
+            place: Some(Arc::new((place, client)) as Permit),
             ..context.call()
         })
     }

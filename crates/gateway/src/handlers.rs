@@ -2,7 +2,7 @@
 //! prompt, `sending` sends it to a worker, `response` writes the answer.
 
 pub(crate) mod adapters;
-mod answer;
+mod answer_options;
 mod arrival;
 mod background;
 pub(crate) mod batches;

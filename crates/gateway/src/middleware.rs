@@ -14,7 +14,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use http::{HeaderValue, Method, StatusCode, Version, header};
 use inflight_openai::ApiError;
-use inflight_upstream::trace::Entry;
+use inflight_upstream::trace::EntryPoint;
 
 use self::access_log::Requested;
 use self::rate_limits::Dialect;
@@ -69,7 +69,7 @@ pub(crate) async fn around(
     if is_call {
         let method = access_log::method_label(request.method());
         let route = requested.route;
-        context.record(state.tracer.as_ref(), Entry::Http { method, route });
+        context.record(state.tracer.as_ref(), EntryPoint::Http { method, route });
     }
     let allowed = state.access.check(&mut request, needs_key);
     let client = Client::of(request.extensions());

@@ -85,7 +85,7 @@ pub struct Known<'a> {
 impl Known<'_> {
     /// Whether a request should be computed by one of `contexts` and continued by one of `others`, rather than be computed
     /// by one of those alone. `None`: on one side, none is known and not drained.
-    pub fn splits(
+    pub fn split_pays(
         &self,
         request: &Request,
         contexts: impl IntoIterator<Item = Eligible>,

@@ -203,7 +203,7 @@ fn a_request_is_split_where_streams_would_wait_for_it() {
             hand_overs: &hand_overs,
             now: 0.0,
         };
-        known.splits(&REQUEST, eligible(0..1), eligible(1..2))
+        known.split_pays(&REQUEST, eligible(0..1), eligible(1..2))
     };
     let running =
         |running| move |fleet: &mut Fleet| fleet.report(1, |report| report.running = running);

@@ -259,7 +259,7 @@ impl<'a> Run<'a> {
             Disaggregate::Auto => {
                 let (contexts, others) = (contexts.clone(), others.clone());
                 self.gateway(request)
-                    .splits(trace, request, contexts, others, now)
+                    .split_pays(trace, request, contexts, others, now)
             }
         };
         self.figures.split += u64::from(is_split);

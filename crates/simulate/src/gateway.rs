@@ -107,7 +107,7 @@ impl Gateway {
     }
 
     /// Whether one of the workers for contexts should compute a request that one of the others continues.
-    pub(crate) fn splits(
+    pub(crate) fn split_pays(
         &mut self,
         trace: &Trace,
         request: u32,
@@ -122,7 +122,7 @@ impl Gateway {
             hand_overs: &self.hand_overs,
             now,
         };
-        let found = sides.splits(&ask, eligible(contexts), eligible(others));
+        let found = sides.split_pays(&ask, eligible(contexts), eligible(others));
         found.unwrap_or(true)
     }
 

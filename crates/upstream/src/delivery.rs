@@ -18,7 +18,7 @@ use tonic::Code;
 
 use super::ending::Ending;
 use super::pulse::Pulse;
-use super::stops::{Caller, Named};
+use super::stops::{Caller, Stoppable};
 use crate::metrics::{RetryLabels, RetryReason};
 use crate::trace::Trace;
 
@@ -39,7 +39,7 @@ pub struct ResumeLimits {
 }
 
 /// Held as long as a request is open. Opaque here: its type belongs to the caller.
-pub type Place = Arc<dyn Any + Send + Sync>;
+pub type Permit = Arc<dyn Any + Send + Sync>;
 
 /// Hears how a request goes, for people who look at it.
 pub trait Witness: std::fmt::Debug + Send + Sync {
@@ -67,11 +67,11 @@ pub struct CallContext {
     /// parts.
     pub first_output: Option<(Instant, Duration)>,
     /// Its place among the admitted ones, held until the last of it is gone.
-    pub place: Option<Place>,
+    pub place: Option<Permit>,
     /// Who may stop it by its id, and whose requests it may stop. `None`: nobody.
     pub caller: Option<Caller>,
     /// What it is stopped by, held until the last of it is gone.
-    pub named: Option<Arc<Named>>,
+    pub stoppable: Option<Arc<Stoppable>>,
     /// Who looks at it, held until the last of it is gone.
     pub witness: Option<Arc<dyn Witness>>,
 }

@@ -12,7 +12,7 @@ use super::delivery::Tried;
 use super::handles::Handle;
 use super::inbox::Inbox;
 use super::phases::{Disaggregate, Phases};
-use super::placement::{Asked, Placed};
+use super::placement::{Placed, Prompts};
 use super::prompt_request::PromptRequest;
 use super::registry::Sequences;
 use super::request_queue::NotSent;
@@ -49,7 +49,7 @@ pub fn dispatch(
     entry: &ModelEntry,
     suits: Suits<'_>,
     tried: &mut Tried,
-    asked: &Asked<'_>,
+    asked: &Prompts<'_>,
     n: u32,
 ) -> Result<Dispatched, NotDispatched> {
     let mut failure = NotDispatched::NoWorker;
@@ -67,7 +67,7 @@ pub fn dispatch(
     Err(failure)
 }
 
-/// As [`dispatch`], or to a worker for contexts alone, where [`ModelEntry::splits`] says so and one takes it: what that one
+/// As [`dispatch`], or to a worker for contexts alone, where [`ModelEntry::should_split`] says so and one takes it: what that one
 /// leaves is continued elsewhere.
 ///
 /// # Errors
@@ -77,10 +77,10 @@ pub fn dispatch_phases(
     which: Disaggregate,
     suits: Suits<'_>,
     tried: &mut Tried,
-    asked: &Asked<'_>,
+    asked: &Prompts<'_>,
     n: u32,
 ) -> Result<Dispatched, NotDispatched> {
-    if entry.splits(which, suits, tried.addresses(), asked) {
+    if entry.should_split(which, suits, tried.addresses(), asked) {
         let phases = Phases::Context;
         let prompts = asked.prompts.iter();
         let prompts = prompts.map(|prompt| PromptRequest { phases, ..*prompt });

@@ -1,16 +1,16 @@
 //! KServe's calls for many servers. Owns which server a call is for, and what a failure is in KServe's words; when a
 //! call goes to another server is `delivery`'s, and what calls say is their own.
 
-mod answer;
 mod beginning;
 mod begun;
 mod call;
-mod calls;
+mod forward_stream;
 mod merge;
+mod one_response;
 mod prompt;
+mod responses;
 mod said;
 mod service;
-mod streams;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -25,13 +25,13 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tonic::{Request, Status};
 
-pub use self::answer::ForwardStream;
 use self::beginning::Beginning;
-pub use self::call::Open;
-use self::call::{Asked, given_up, lost};
+pub use self::call::OpenCall;
+use self::call::{CallSpec, given_up, lost};
+pub use self::forward_stream::ForwardStream;
 use self::prompt::{Prompt, text_bytes};
+use self::responses::{OnItsWay, Responses, may_share};
 pub use self::service::ForwardCall;
-use self::streams::{OnItsWay, Responses, may_share};
 use super::classify::classify;
 use super::delivery::{CallContext, ResumeLimits, deliver, ended};
 use super::ending::Ending;
@@ -166,10 +166,10 @@ impl Forward {
         let prepared = self.prepare(&message, &mut context).await?;
         let context = Arc::new(context);
         let message = Arc::new(message);
-        let asked = Asked {
+        let asked = CallSpec {
             // One that stops another goes under the id that it has, or has none.
             shares: !asks_to_stop(&message) && may_share(&message),
-            ..Asked::stream(&message, &context, prepared.prompt.as_ref())
+            ..CallSpec::stream(&message, &context, prepared.prompt.as_ref())
         };
         let mut beginning = Beginning {
             forward: self,
@@ -198,7 +198,7 @@ impl Forward {
         let since = Instant::now();
         refuse_shared_memory(message)?;
         let target = self.target(message, context).await?;
-        self.name(message, context);
+        self.make_stoppable(message, context);
         self.limit(message, since, context);
         let prompt = match &target {
             Target::Any => self.prompt(message).await,
@@ -215,8 +215,8 @@ impl Forward {
     fn start(
         &self,
         mut message: ModelInferRequest,
-        open: &Open,
-        asked: Asked<'_>,
+        open: &OpenCall,
+        asked: CallSpec<'_>,
         about: Option<&str>,
     ) -> Result<Responses, Status> {
         let context = asked.context;
@@ -238,21 +238,21 @@ impl Forward {
                 OnItsWay::Alone(link.streams(), Box::new(request), id)
             }
         };
-        if let Some(named) = &context.named {
-            named.is_at(open.source(sent.id()));
+        if let Some(stoppable) = &context.stoppable {
+            stoppable.is_at(open.source(sent.id()));
         }
         Ok(sent.into_responses())
     }
 
     /// Gives the request the name that it is stopped by, unless it has it or stops another one. Callers do so early
     /// where what stops it may come next.
-    pub fn name(&self, message: &ModelInferRequest, context: &mut CallContext) {
+    pub fn make_stoppable(&self, message: &ModelInferRequest, context: &mut CallContext) {
         if let Some(caller) = &context.caller
-            && context.named.is_none()
+            && context.stoppable.is_none()
             && !message.id.is_empty()
             && !asks_to_stop(message)
         {
-            context.named = Some(Arc::new(self.stops.name(&message.id, caller)));
+            context.stoppable = Some(Arc::new(self.stops.name(&message.id, caller)));
         }
     }
 
@@ -287,7 +287,7 @@ impl Forward {
         model: (&str, &str),
         context: &CallContext,
     ) -> Result<String, Status> {
-        Ok(self.pick(Asked::question(model, context), &[])?.0.model)
+        Ok(self.pick(CallSpec::question(model, context), &[])?.0.model)
     }
 
     /// What a request asks of a worker's cache; `None`: that does not matter, or it has no single prompt.
@@ -310,10 +310,10 @@ impl Forward {
     /// Picks the server of a call among those that fit.
     fn pick_that(
         &self,
-        asked: Asked<'_>,
+        asked: CallSpec<'_>,
         fits: impl Fn(&Picked) -> bool,
     ) -> Result<(Picked, Option<Placed>), NoPeer> {
-        let Asked { model, version, .. } = asked;
+        let CallSpec { model, version, .. } = asked;
         match asked.prompt {
             Some(prompt) => {
                 let asks = |block_tokens| prompt.ask(block_tokens);
@@ -325,10 +325,10 @@ impl Forward {
 
     fn pick(
         &self,
-        asked: Asked<'_>,
+        asked: CallSpec<'_>,
         tried: &[Arc<str>],
     ) -> Result<(Picked, Option<Placed>), Status> {
-        let Asked { model, version, .. } = asked;
+        let CallSpec { model, version, .. } = asked;
         let picked = self.pick_that(asked, |picked| !tried.contains(&picked.slot.address));
         picked.map_err(|missing| match missing {
             // Clients look for these words of Triton's.

@@ -99,8 +99,8 @@ impl<W: Waiting> Handles<W> {
     }
 
     /// All open handles, to hand output out. Clients are woken once the guard is dropped, each once.
-    pub fn lock(&self) -> Open<'_, W> {
-        Open {
+    pub fn lock(&self) -> Locked<'_, W> {
+        Locked {
             state: self.state.lock(),
             active: &self.active,
             wakers: Wakers::default(),
@@ -152,21 +152,21 @@ impl<W: Waiting> Handles<W> {
 }
 
 /// The open handles, locked.
-pub struct Open<'a, W> {
+pub struct Locked<'a, W> {
     state: MutexGuard<'a, State<W>>,
     active: &'a AtomicUsize,
     /// Dropped last: a client that is woken must not find the lock taken.
     wakers: Wakers,
 }
 
-impl<W> Open<'_, W> {
+impl<W> Locked<'_, W> {
     /// Wakes a client once all output is handed out.
     pub fn wake(&mut self, waker: Option<Waker>) {
         self.wakers.0.extend(waker);
     }
 }
 
-impl<W> Deref for Open<'_, W> {
+impl<W> Deref for Locked<'_, W> {
     type Target = SlotMap<Handle, W>;
 
     fn deref(&self) -> &Self::Target {
@@ -174,13 +174,13 @@ impl<W> Deref for Open<'_, W> {
     }
 }
 
-impl<W> DerefMut for Open<'_, W> {
+impl<W> DerefMut for Locked<'_, W> {
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.state.open
     }
 }
 
-impl<W> Drop for Open<'_, W> {
+impl<W> Drop for Locked<'_, W> {
     fn drop(&mut self) {
         self.active.store(self.state.open.len(), Ordering::Relaxed);
     }

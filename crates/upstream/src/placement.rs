@@ -24,7 +24,7 @@ use inflight_routing::split::{self, HandOvers};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-pub use self::ask::{Ask, Asked, FIRST_LEVEL, Named};
+pub use self::ask::{BlockKeys, CacheQuery, FIRST_LEVEL, Prompts};
 pub use self::placed::Placed;
 pub use self::reports::CacheUsage;
 pub use self::seat::{CacheReports, Seat};
@@ -112,9 +112,9 @@ impl Placement {
 
     /// Chooses one of the seats for a request, and counts it as sent there. Returns which of them it is. `None`: none of
     /// them is known.
-    pub fn place<'a>(
+    pub fn assign<'a>(
         &self,
-        ask: &Ask,
+        ask: &CacheQuery,
         seats: impl Iterator<Item = &'a Arc<Seat>> + Clone,
     ) -> Option<(usize, Placed)> {
         let now = self.now();
@@ -150,9 +150,9 @@ impl Placement {
 
     /// Whether a request should be computed by one of `contexts` and continued by one of `others`, rather than be computed
     /// by one of those alone. Sends nothing. `None`: not all of them are known.
-    pub fn splits<'a>(
+    pub fn split_pays<'a>(
         &self,
-        ask: &Ask,
+        ask: &CacheQuery,
         contexts: impl Iterator<Item = &'a Arc<Seat>> + Clone,
         others: impl Iterator<Item = &'a Arc<Seat>> + Clone,
     ) -> Option<bool> {
@@ -172,14 +172,14 @@ impl Placement {
             hand_overs,
             now,
         };
-        known.splits(
+        known.split_pays(
             &self.request(ask, hand_overs),
             eligible(contexts),
             eligible(others),
         )
     }
 
-    fn request(&self, ask: &Ask, hand_overs: &HandOvers) -> choose::Request {
+    fn request(&self, ask: &CacheQuery, hand_overs: &HandOvers) -> choose::Request {
         choose::Request {
             tokens: ask.tokens,
             block_tokens: self.block_tokens.load(Ordering::Relaxed),

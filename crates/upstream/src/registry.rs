@@ -39,7 +39,7 @@ pub struct Answer {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct Recipient {
     inbox: Arc<Inbox>,
     /// The handle's sequence i is the request's choice `first_choice + i`.
     first_choice: u32,
@@ -51,7 +51,7 @@ struct Entry {
     max_tokens: u32,
 }
 
-impl Entry {
+impl Recipient {
     /// Counts a row's tokens; what is wrong with the row, if anything.
     fn count(&mut self, sequence_index: i32, tokens: usize) -> Result<u32, BadRow> {
         let sequence = u32::try_from(sequence_index);
@@ -67,7 +67,7 @@ impl Entry {
     }
 }
 
-impl Waiting for Entry {
+impl Waiting for Recipient {
     fn unread_since(&self) -> Option<Instant> {
         self.inbox.unread_since()
     }
@@ -103,7 +103,7 @@ pub struct Distributed {
 
 /// The requests of one connection whose output goes to inboxes.
 #[derive(Debug, Default)]
-pub struct Registry(Handles<Entry>);
+pub struct Registry(Handles<Recipient>);
 
 impl Registry {
     /// Opens a handle whose output goes to `inbox`.
@@ -114,7 +114,7 @@ impl Registry {
         let mut received = sequences.before;
         let all = sequences.count.saturating_add(sequences.spare);
         received.resize(all as usize, 0);
-        self.0.open(|_| Entry {
+        self.0.open(|_| Recipient {
             inbox,
             first_choice: sequences.first_choice,
             sequences: sequences.count,

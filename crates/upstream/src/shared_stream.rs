@@ -126,7 +126,7 @@ impl SharedStream {
             handle,
             id: message.id.clone(),
             mailbox,
-            taken: mailbox::Taken::default(),
+            taken: mailbox::Batch::default(),
         };
         match self.queue.send(handle, message) {
             Ok(()) => Ok(responses),
@@ -258,7 +258,7 @@ pub struct SharedResponses {
     handle: Handle,
     id: String,
     mailbox: Arc<Mailbox>,
-    taken: mailbox::Taken,
+    taken: mailbox::Batch,
 }
 
 impl SharedResponses {

@@ -59,14 +59,14 @@ struct Entry {
 
 /// A request that can be stopped for as long as this lives.
 #[derive(Debug)]
-pub struct Named {
+pub struct Stoppable {
     stops: Stops,
     id: String,
     entry: Arc<Entry>,
 }
 
 impl Stops {
-    pub fn name(&self, id: &str, caller: &Caller) -> Named {
+    pub fn name(&self, id: &str, caller: &Caller) -> Stoppable {
         let entry = Arc::new(Entry {
             caller: caller.clone(),
             source: watch::Sender::new(None),
@@ -74,7 +74,7 @@ impl Stops {
         let mut open = self.0.lock();
         let same = open.entry(id.to_owned()).or_default();
         same.push(Arc::clone(&entry));
-        Named {
+        Stoppable {
             stops: Self(Arc::clone(&self.0)),
             id: id.to_owned(),
             entry,
@@ -124,7 +124,7 @@ fn shown(id: &str) -> String {
     id.escape_debug().take(MAX_SHOWN_ID).collect()
 }
 
-impl Named {
+impl Stoppable {
     /// Notes where the request was sent; again where it moves.
     pub fn is_at(&self, source: Source) {
         self.entry.source.send_replace(Some(source));
@@ -136,7 +136,7 @@ impl Named {
     }
 }
 
-impl Drop for Named {
+impl Drop for Stoppable {
     fn drop(&mut self) {
         let mut open = self.stops.0.lock();
         if let Some(same) = open.get_mut(&self.id) {
@@ -179,13 +179,13 @@ mod tests {
             // Another key's id is another name.
             (key(), key(), None),
         ] {
-            let named = stops.name("a", &own);
+            let stoppable = stops.name("a", &own);
             let found = stops.find("a", &other).await;
             assert_eq!(found.err().map(|status| status.code()), refused);
             let waits = tokio::time::timeout(Duration::from_millis(1), stops.find("a", &own));
             assert!(waits.await.is_err(), "it is not sent yet");
             assert!(stops.find("b", &own).await.unwrap().is_none());
-            drop(named);
+            drop(stoppable);
             assert!(stops.find("a", &own).await.unwrap().is_none());
             assert!(stops.0.lock().is_empty());
         }
@@ -194,11 +194,11 @@ mod tests {
     #[tokio::test]
     async fn a_stop_waits_no_longer_than_its_request_is_open() {
         let stops = Stops::default();
-        let named = stops.name("a", &Caller::ThisMachine);
+        let stoppable = stops.name("a", &Caller::ThisMachine);
         let stop = stops.find("a", &Caller::ThisMachine);
         let end = async {
             tokio::task::yield_now().await;
-            drop(named);
+            drop(stoppable);
         };
         let (stopped, ()) = tokio::join!(stop, end);
         assert!(stopped.unwrap().is_none());

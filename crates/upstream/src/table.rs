@@ -15,12 +15,12 @@ use inflight_text::ChatTemplate;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-pub use self::choice::Asks;
-use self::choice::{Choice, Server, least_busy};
+pub use self::choice::MakeQuery;
+use self::choice::{Criteria, Server, least_busy};
 pub use self::peers::{NoPeer, Picked};
 use super::connection::Connection;
 use super::phases::{Disaggregate, Phases, is_for_contexts};
-use super::placement::{Asked, Placed, Placement};
+use super::placement::{Placed, Placement, Prompts};
 use super::slot::{PastModel, WorkerSlot};
 use crate::metrics::Placements;
 use crate::model::adapter::Adapter;
@@ -79,31 +79,31 @@ impl ModelEntry {
         template.is_none_or(ChatTemplate::renders_at_once)
     }
 
-    /// Picks the worker of a request, as [`Choice`] says. None of the `tried` addresses counts. Workers for contexts get
+    /// Picks the worker of a request, as [`Criteria`] says. None of the `tried` addresses counts. Workers for contexts get
     /// whole requests only where no other can.
     pub fn pick(
         &self,
         suits: Suits<'_>,
         tried: &[Arc<str>],
-        asked: &Asked<'_>,
+        asked: &Prompts<'_>,
     ) -> Option<(Arc<Connection>, Option<Placed>)> {
-        let choice = Choice {
+        let criteria = Criteria {
             asks: Some(&|block_tokens| asked.ask(block_tokens)),
             is_named: asked.is_transferred(),
             spares_contexts: self.has_contexts && matches!(suits.phases, Phases::Both),
             turns: &self.turns,
         };
-        let (picked, placed) = choice.of(self.ready(|one| suits.takes(one, tried)))?;
+        let (picked, placed) = criteria.pick(self.ready(|one| suits.takes(one, tried)))?;
         Some((picked.connection, placed))
     }
 
     /// Whether a worker for contexts should compute these prompts and another one continue, rather than one do all of it.
-    pub fn splits(
+    pub fn should_split(
         &self,
         which: Disaggregate,
         suits: Suits<'_>,
         tried: &[Arc<str>],
-        asked: &Asked<'_>,
+        asked: &Prompts<'_>,
     ) -> bool {
         if !self.has_contexts || which == Disaggregate::Never {
             return false;
@@ -119,7 +119,7 @@ impl ModelEntry {
         let pays = || {
             let placement = contexts.first()?.seat()?.placement();
             let ask = asked.ask(placement.block_tokens()?);
-            placement.splits(
+            placement.split_pays(
                 &ask,
                 contexts.iter().filter_map(|worker| worker.seat()),
                 others.iter().filter_map(|worker| worker.seat()),

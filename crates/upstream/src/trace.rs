@@ -39,7 +39,7 @@ pub enum Trace {
 
 /// How a request came.
 #[derive(Clone, Copy, Debug)]
-pub enum Entry {
+pub enum EntryPoint {
     Http {
         method: &'static str,
         route: &'static str,
@@ -57,7 +57,7 @@ pub struct RequestTrace {
     /// Of the gateway's own span.
     context: TraceContext,
     request_id: Arc<str>,
-    entry: Entry,
+    entry: EntryPoint,
     started: Instant,
     course: Mutex<Course>,
 }
@@ -116,7 +116,7 @@ impl Trace {
     pub fn record(
         self,
         tracer: &Tracer,
-        entry: Entry,
+        entry: EntryPoint,
         request_id: &Arc<str>,
         started: Instant,
     ) -> Self {

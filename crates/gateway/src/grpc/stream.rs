@@ -64,7 +64,7 @@ async fn read(
         match message {
             Ok(Some(message)) => {
                 let (id, model) = (message.id.clone(), message.model_name.clone());
-                let mut context = match let_in.part(&state, MANY).work(&state, &model) {
+                let mut context = match let_in.for_message(&state, MANY).work(&state, &model) {
                     Ok(context) => context,
                     Err(refused) => {
                         let _ = sender.send(Ok(failed(id, model, &refused))).await;
@@ -72,7 +72,7 @@ async fn read(
                     }
                 };
                 // Here, so that what stops it finds it even if it comes at once.
-                state.forward.name(&message, &mut context);
+                state.forward.make_stoppable(&message, &mut context);
                 let answering = answer(Arc::clone(&state), context, message, sender.clone());
                 requests.spawn(answering);
             }

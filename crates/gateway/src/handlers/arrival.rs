@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use inflight_upstream::delivery::{CallContext, Place};
+use inflight_upstream::delivery::{CallContext, Permit};
 
 use crate::admission::Admitted;
 use crate::client::{Client, Owner};
@@ -32,7 +32,7 @@ impl Arrival {
         let call = CallContext {
             // Its calls may be many, and at once.
             trace: context.trace.as_parent(),
-            place: Some(Arc::clone(&place) as Place),
+            place: Some(Arc::clone(&place) as Permit),
             ..context.call()
         };
         (call, place)

@@ -10,11 +10,11 @@ use inflight_openai::{ApiError, Generation, IgnoredFields, Parsed};
 use inflight_parsers::{CallIdForm, Format, ToolFormat};
 use inflight_text::TemplateInput;
 use inflight_upstream::model::served::ServedModel;
-use inflight_upstream::placement::Named;
+use inflight_upstream::placement::BlockKeys;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::answer;
+use super::answer_options;
 use super::content;
 use super::generate;
 use super::image_prompt;
@@ -71,7 +71,8 @@ pub(super) fn prepare_parsed(
         &request.template,
         &mut ignored,
     )?;
-    let mut answer = answer::options(&mut request, format, files, &model.served, &mut text)?;
+    let mut answer =
+        answer_options::options(&mut request, format, files, &model.served, &mut text)?;
     if let Some(answer) = &mut answer {
         answer.reasoning_field = state.reasoning_field;
     }
@@ -97,7 +98,7 @@ pub(super) fn prepare_parsed(
         answer,
         ignored,
         images: images.into(),
-        named: Named::default(),
+        block_keys: BlockKeys::default(),
     })
 }
 

@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use inflight_openai::ApiError;
 use inflight_openai::completions::{self, Prompt};
-use inflight_upstream::placement::Named;
+use inflight_upstream::placement::BlockKeys;
 use tokio::time::Instant;
 
 use super::generate;
@@ -68,6 +68,6 @@ fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
         prompts,
         ignored: parsed.ignored,
         images: Pictures::default(),
-        named: Named::default(),
+        block_keys: BlockKeys::default(),
     })
 }

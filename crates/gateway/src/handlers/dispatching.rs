@@ -5,7 +5,7 @@ use inflight_upstream::delivery::Tried;
 use inflight_upstream::dispatch::{Dispatched, NotDispatched, dispatch, dispatch_phases};
 use inflight_upstream::metrics::RetryReason;
 use inflight_upstream::phases::Phases;
-use inflight_upstream::placement::Asked;
+use inflight_upstream::placement::Prompts;
 use inflight_upstream::prompt_request::PromptRequest;
 use inflight_upstream::survival::Way;
 use inflight_upstream::table::Suits;
@@ -54,7 +54,7 @@ pub(super) fn dispatch_prompts(
         phases,
     });
     let prompts: Vec<PromptRequest<'_>> = prompts.collect();
-    let asked = Asked::new(&prompts, &prepared.named);
+    let asked = Prompts::new(&prompts, &prepared.block_keys);
     let suits = Suits {
         content_hash: &located.served.description.content_hash,
         adapter: located.adapter.as_ref(),

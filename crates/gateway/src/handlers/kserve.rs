@@ -13,7 +13,7 @@ use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::streamed::EncodedResponse;
 use inflight_openai::ApiError;
 use inflight_rest::{Call, Coding, RestError, Route, Upstream};
-use inflight_upstream::delivery::{CallContext, Place, Witness};
+use inflight_upstream::delivery::{CallContext, Permit, Witness};
 use inflight_upstream::forward::{ForwardCall, ForwardStream};
 use tonic::{Extensions, Status};
 
@@ -41,25 +41,25 @@ pub(crate) async fn call(State(state): State<Arc<AppState>>, request: Request) -
     let context = RequestContext::of(&mut parts);
     let client = Client::of(&parts.extensions).cloned();
     let witnessed = witness(&state, &route, &context, client.as_deref());
-    let arrived = Arrived {
+    let unread = UnreadCall {
         parts,
         body,
         context,
         client,
         witness: witnessed.clone().map(|it| it as Arc<dyn Witness>),
     };
-    match answer(&state, route, arrived).await {
+    match answer(&state, route, unread).await {
         Ok(response) => response,
         Err(failed) => {
             if let Some(witnessed) = witnessed {
                 match &failed {
-                    Failed::Here(error) => witnessed.failed(error),
-                    Failed::There(error) => witnessed.failed_there(error),
+                    Failed::Gateway(error) => witnessed.failed(error),
+                    Failed::Server(error) => witnessed.failed_by_server(error),
                 }
             }
             match failed {
-                Failed::Here(error) => error::flat_response(&error),
-                Failed::There(error) => error::marked(error.response()),
+                Failed::Gateway(error) => error::flat_response(&error),
+                Failed::Server(error) => error::marked(error.response()),
             }
         }
     }
@@ -83,7 +83,7 @@ fn witness(
 }
 
 /// A call that nobody has read.
-struct Arrived {
+struct UnreadCall {
     parts: Parts,
     body: Body,
     context: RequestContext,
@@ -93,30 +93,34 @@ struct Arrived {
 
 /// Who failed a call: the gateway, or who answers it.
 enum Failed {
-    Here(ApiError),
-    There(RestError),
+    Gateway(ApiError),
+    Server(RestError),
 }
 
 impl From<ApiError> for Failed {
     fn from(error: ApiError) -> Self {
-        Self::Here(error)
+        Self::Gateway(error)
     }
 }
 
 impl From<RestError> for Failed {
     fn from(error: RestError) -> Self {
-        Self::There(error)
+        Self::Server(error)
     }
 }
 
-async fn answer(state: &Arc<AppState>, route: Route, arrived: Arrived) -> Result<Response, Failed> {
-    let Arrived {
+async fn answer(
+    state: &Arc<AppState>,
+    route: Route,
+    unread: UnreadCall,
+) -> Result<Response, Failed> {
+    let UnreadCall {
         parts,
         body,
         mut context,
         client,
         witness,
-    } = arrived;
+    } = unread;
     if route == Route::Ready && state.is_draining() {
         return Ok(inflight_rest::health("ready", false));
     }
@@ -135,7 +139,7 @@ async fn answer(state: &Arc<AppState>, route: Route, arrived: Arrived) -> Result
     };
     context.deadline = until?;
     let place = if route.is_inference() {
-        Some(Arc::new(state.admission.admit(client.as_ref())?) as Place)
+        Some(Arc::new(state.admission.admit(client.as_ref())?) as Permit)
     } else {
         None
     };
@@ -180,7 +184,7 @@ async fn expanded(
     let work = move || {
         let reserve = |more: usize| {
             let reserved = shared.admission.hold(&mut held, size + more);
-            reserved.map_err(Failed::Here)
+            reserved.map_err(Failed::Gateway)
         };
         let expanded = coding.expand(&bytes, shared.max_body_bytes, reserve);
         Ok(expanded.map(|bytes| RequestBody { bytes, held }))

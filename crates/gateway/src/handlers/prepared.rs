@@ -4,7 +4,7 @@
 use inflight_openai::{Generation, IgnoredFields};
 use inflight_upstream::model::capability::{Capability, lacks};
 use inflight_upstream::model::sampling_params::ImageFiles;
-use inflight_upstream::placement::Named;
+use inflight_upstream::placement::BlockKeys;
 use inflight_upstream::survival::Way;
 
 use super::locate::Located;
@@ -30,7 +30,7 @@ pub(super) struct Prepared {
     /// Of the one prompt of a chat.
     pub(super) images: Pictures,
     /// Of the prompts' blocks.
-    pub(super) named: Named,
+    pub(super) block_keys: BlockKeys,
 }
 
 /// The images of a request.
@@ -90,7 +90,7 @@ impl Prepared {
             && self.way().is_some()
     }
 
-    /// Asks for the tokens of an answer in one piece as they come; otherwise the first one arrives with the last.
+    /// MakeQuery for the tokens of an answer in one piece as they come; otherwise the first one arrives with the last.
     pub(super) fn ask_for_tokens_early(&mut self) {
         for prompt in &mut self.prompts {
             let params = &mut prompt.params;

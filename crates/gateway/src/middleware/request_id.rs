@@ -7,7 +7,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName};
 use inflight_traces::Tracer;
 use inflight_upstream::delivery::CallContext;
-use inflight_upstream::trace::{Entry, Trace};
+use inflight_upstream::trace::{EntryPoint, Trace};
 use tokio::time::Instant;
 
 use crate::client::Owner;
@@ -54,7 +54,7 @@ impl RequestContext {
     }
 
     /// The context of one of several requests of a stream, which arrives now.
-    pub(crate) fn part(&self, route: &'static str) -> Self {
+    pub(crate) fn for_message(&self, route: &'static str) -> Self {
         Self {
             route,
             started: Instant::now(),
@@ -63,7 +63,7 @@ impl RequestContext {
     }
 
     /// Records it, where there is a tracer and its trace is to be recorded.
-    pub(crate) fn record(&mut self, tracer: Option<&Tracer>, entry: Entry) {
+    pub(crate) fn record(&mut self, tracer: Option<&Tracer>, entry: EntryPoint) {
         if let Some(tracer) = tracer {
             let trace = std::mem::take(&mut self.trace);
             self.trace = trace.record(tracer, entry, &self.id, self.started);

@@ -32,7 +32,7 @@ impl Witnessed {
     }
 
     /// It is answered with an error of its server, or of the forms of KServe.
-    pub(crate) fn failed_there(&self, error: &RestError) {
+    pub(crate) fn failed_by_server(&self, error: &RestError) {
         self.fail(error.status.as_u16(), None);
     }
 
@@ -67,7 +67,7 @@ impl Witness for Witnessed {
             Code::Ok => self.0.ended(End::now(self.0.age(), "answered")),
             Code::Cancelled => self.0.ended(End::now(self.0.age(), "cancelled")),
             // As the HTTP port would answer it.
-            _ => self.failed_there(&Status::new(code, "").into()),
+            _ => self.failed_by_server(&Status::new(code, "").into()),
         }
     }
 }
@@ -102,7 +102,7 @@ mod tests {
                 429,
             ),
             (
-                |it| it.failed_there(&RestError::invalid("wrong")),
+                |it| it.failed_by_server(&RestError::invalid("wrong")),
                 false,
                 "refused",
                 400,

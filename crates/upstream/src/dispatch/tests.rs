@@ -11,7 +11,7 @@ use crate::delivery::Tried;
 use crate::model::sampling_params::SamplingParams;
 use crate::model::served::{Protocol, ServedModel};
 use crate::phases::Disaggregate;
-use crate::placement::Named;
+use crate::placement::BlockKeys;
 use crate::table::Table;
 
 /// What went to workers, in order.
@@ -102,8 +102,8 @@ fn send(table: &Table) -> Result<Arc<str>, NotDispatched> {
         weights: None,
         without: None,
     };
-    let (named, mut tried) = (Named::default(), Tried::default());
-    let asked = Asked::new(&prompts, &named);
+    let (named, mut tried) = (BlockKeys::default(), Tried::default());
+    let asked = Prompts::new(&prompts, &named);
     let entry = table.find("m").unwrap();
     let which = Disaggregate::Always;
     let sent = dispatch_phases(&entry, which, suits, &mut tried, &asked, 1)?;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use inflight_kserve::inference::ModelInferRequest;
 use tonic::Status;
 
-use super::answer::ForwardStream;
 use super::begun::{AtServer, Begun};
-use super::call::{Asked, shorten_timeout};
-use super::streams::Responses;
+use super::call::{CallSpec, shorten_timeout};
+use super::forward_stream::ForwardStream;
+use super::responses::Responses;
 use super::{Forward, Prepared, given_up};
 use crate::delivery::{CallContext, Deliverable, GivenUp, Sent, Tried, retry_reason};
 use crate::metrics::RetryReason;
@@ -20,7 +20,7 @@ pub(super) struct Beginning<'a> {
     pub(super) context: &'a Arc<CallContext>,
     /// As its client sent it.
     pub(super) message: &'a Arc<ModelInferRequest>,
-    pub(super) asked: Asked<'a>,
+    pub(super) asked: CallSpec<'a>,
     pub(super) prepared: &'a Prepared,
     /// At the server that has it.
     pub(super) stream: Option<ForwardStream>,

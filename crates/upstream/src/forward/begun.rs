@@ -11,11 +11,11 @@ use inflight_kserve::tensor::{RequestBuilder, TensorError, Tensors};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use super::call::{Asked, Generator, shorten_timeout};
+use super::call::{CallSpec, Generator, shorten_timeout};
 use super::prompt::Prompt;
+use super::responses::Responses;
 use super::said::Said;
-use super::streams::Responses;
-use super::{Forward, Open, given_up};
+use super::{Forward, OpenCall, given_up};
 use crate::delivery::{CallContext, GivenUp};
 use crate::dispatch::NotDispatched;
 use crate::inbox::Notice;
@@ -31,13 +31,13 @@ use crate::table::Picked;
 pub(super) struct AtServer {
     /// `None`: it has ended there, or was never sent.
     pub(super) rest: Option<Responses>,
-    pub(super) open: Open,
+    pub(super) open: OpenCall,
     /// Where a stop goes, while another server has the request on trial.
     source: Option<Source>,
 }
 
 impl AtServer {
-    pub(super) fn new(rest: Option<Responses>, open: Open) -> Self {
+    pub(super) fn new(rest: Option<Responses>, open: OpenCall) -> Self {
         Self {
             rest,
             open,
@@ -105,7 +105,7 @@ impl Begun {
         forward: &Arc<Forward>,
         call: &Arc<CallContext>,
         (message, since): (&Arc<ModelInferRequest>, Instant),
-        open: &Open,
+        open: &OpenCall,
         may_share: bool,
     ) -> Option<(Self, Survival<Status>)> {
         if forward.limits.most == 0 || asks_to_stop(message) {
@@ -178,9 +178,9 @@ impl Mover for Begun {
         // Not a text's: to encode it takes too long here.
         let placing = table.placing(&message.model_name, &message.model_version);
         let prompt = placing.and_then(|_| Prompt::read(message, None));
-        let asked = Asked {
+        let asked = CallSpec {
             shares: self.may_share,
-            ..Asked::stream(message, &self.call, prompt.as_ref())
+            ..CallSpec::stream(message, &self.call, prompt.as_ref())
         };
         let fits = |picked: &Picked| self.suits(now, picked, may_return(because));
         let picked = self.forward.pick_that(asked, fits);
@@ -189,8 +189,12 @@ impl Mover for Begun {
         // It writes into the request what is sent.
         asked.trace_sent(&picked.slot, because);
         let link = asked.link(&picked.pool);
-        let open = Open::new(picked, placed, link);
-        let source = self.call.named.as_ref().and_then(|named| named.source());
+        let open = OpenCall::new(picked, placed, link);
+        let source = self
+            .call
+            .stoppable
+            .as_ref()
+            .and_then(|stoppable| stoppable.source());
         let responses = self.forward.start(again, &open, asked, None);
         let responses = responses.map_err(|status| match status.code() {
             Code::ResourceExhausted => NotDispatched::Full,
@@ -207,10 +211,10 @@ impl Mover for Begun {
         if way == Way::Replay {
             self.said.replay();
         }
-        if let Some(named) = &self.call.named
+        if let Some(stoppable) = &self.call.stoppable
             && let Some(source) = now.source.take()
         {
-            named.is_at(source);
+            stoppable.is_at(source);
         }
     }
 

@@ -30,7 +30,7 @@ use crate::table::Picked;
 
 /// An open call at a server.
 #[derive(Debug)]
-pub struct Open {
+pub struct OpenCall {
     pub(super) picked: Picked,
     pub(super) link: Arc<Link>,
     pub(super) generator: Generator,
@@ -78,7 +78,7 @@ impl Generator {
     }
 }
 
-impl Open {
+impl OpenCall {
     pub(super) fn new(picked: Picked, placed: Option<Placed>, link: Arc<Link>) -> Self {
         picked.slot.peer.enter();
         Self {
@@ -116,7 +116,7 @@ impl Open {
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenCall {
     fn drop(&mut self) {
         self.picked.slot.peer.leave();
     }
@@ -124,7 +124,7 @@ impl Drop for Open {
 
 /// What is asked, whatever the call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asked<'a> {
+pub(super) struct CallSpec<'a> {
     pub model: &'a str,
     pub version: &'a str,
     pub context: &'a CallContext,
@@ -137,7 +137,7 @@ pub(super) struct Asked<'a> {
     pub prompt: Option<&'a Prompt>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> CallSpec<'a> {
     /// A question about a model, which no model works on.
     pub(super) fn question((model, version): (&'a str, &'a str), context: &'a CallContext) -> Self {
         Self {
@@ -192,11 +192,11 @@ impl Forward {
     /// No other can answer.
     pub(super) fn open(
         &self,
-        asked: Asked<'_>,
+        asked: CallSpec<'_>,
         target: &Target,
         tried: &mut Tried,
         because: Option<RetryReason>,
-    ) -> Result<Open, Status> {
+    ) -> Result<OpenCall, Status> {
         let (picked, placed, link) = match target {
             Target::Same(source) if tried.is_empty() => {
                 (source.picked.clone(), None, Arc::clone(&source.link))
@@ -210,15 +210,15 @@ impl Forward {
         };
         tried.add(&picked.slot.address);
         asked.trace_sent(&picked.slot, because);
-        Ok(Open::new(picked, placed, link))
+        Ok(OpenCall::new(picked, placed, link))
     }
 
     /// Makes a call at the server that it is for, or at another one if that cannot answer.
     pub(super) async fn call<T, F>(
         &self,
-        asked: Asked<'_>,
+        asked: CallSpec<'_>,
         target: Target,
-        ask: impl Fn(&Open) -> F + Send,
+        ask: impl Fn(&OpenCall) -> F + Send,
     ) -> Result<T, Status>
     where
         T: Send,
@@ -243,18 +243,18 @@ impl Forward {
 /// A call on its way.
 struct Call<'a, T, A, F> {
     forward: &'a Forward,
-    asked: Asked<'a>,
+    asked: CallSpec<'a>,
     target: Target,
     /// Asks a server.
     ask: A,
-    current: Option<(Open, Pin<Box<F>>)>,
+    current: Option<(OpenCall, Pin<Box<F>>)>,
     answer: Option<T>,
 }
 
 impl<T, A, F> Deliverable for Call<'_, T, A, F>
 where
     T: Send,
-    A: Fn(&Open) -> F + Send,
+    A: Fn(&OpenCall) -> F + Send,
     F: Future<Output = Result<T, Status>> + Send,
 {
     type Error = Status;

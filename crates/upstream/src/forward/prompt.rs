@@ -7,7 +7,7 @@ use inflight_kserve::names;
 use inflight_kserve::tensor::{Tensor, TensorError, Tensors};
 use inflight_text::TextModel;
 
-use crate::placement::{Ask, FIRST_LEVEL};
+use crate::placement::{CacheQuery, FIRST_LEVEL};
 
 const IDS: &str = "input_ids";
 const TEXT: &str = "text_input";
@@ -49,8 +49,8 @@ impl Prompt {
     }
 
     /// What it asks of a cache with blocks of so many tokens.
-    pub(super) fn ask(&self, block_tokens: u32) -> Ask {
-        Ask::of_one(&self.tokens, self.seed, self.is_urgent, block_tokens)
+    pub(super) fn ask(&self, block_tokens: u32) -> CacheQuery {
+        CacheQuery::of_one(&self.tokens, self.seed, self.is_urgent, block_tokens)
     }
 }
 

@@ -19,7 +19,7 @@ const PLACE: [&str; 2] = ["batch_index", "sequence_index"];
 
 /// What a response brings.
 #[derive(Debug)]
-pub(super) enum Taken {
+pub(super) enum Novelty {
     /// Something for the client.
     New,
     /// The same, without what was said before; see [`cut`].
@@ -133,13 +133,13 @@ impl Said {
     ///
     /// # Errors
     /// INTERNAL: it is malformed.
-    pub(super) fn take(&mut self, response: &ResponseView<'_>) -> Result<Taken, Status> {
+    pub(super) fn take(&mut self, response: &ResponseView<'_>) -> Result<Novelty, Status> {
         let is_final = response.is_final();
         let Some(piece) = Piece::read(response).map_err(malformed)? else {
             self.is_unknown |= response.has_outputs();
             return Ok(match is_final && self.is_behind() {
-                true => Taken::Differs,
-                false => Taken::New,
+                true => Novelty::Differs,
+                false => Novelty::New,
             });
         };
         let accumulates = self.accumulates;
@@ -150,11 +150,11 @@ impl Said {
         };
         self.is_unknown |= self.kept() > MOST_TEXT;
         Ok(match taken {
-            Err(Differs) => Taken::Differs,
-            Ok(_) if is_final && self.is_behind() => Taken::Differs,
-            Ok((_, has_news)) if !has_news && !is_final => Taken::Repeated,
-            Ok((repeated, _)) if repeated.old == Old::default() => Taken::New,
-            Ok((repeated, _)) => Taken::Partly(repeated),
+            Err(Differs) => Novelty::Differs,
+            Ok(_) if is_final && self.is_behind() => Novelty::Differs,
+            Ok((_, has_news)) if !has_news && !is_final => Novelty::Repeated,
+            Ok((repeated, _)) if repeated.old == Old::default() => Novelty::New,
+            Ok((repeated, _)) => Novelty::Partly(repeated),
         })
     }
 

@@ -13,7 +13,7 @@ pub const FIRST_LEVEL: u32 = 1;
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub struct Ask {
+pub struct CacheQuery {
     /// Chain keys of the blocks of the longest prompt: several prompts of one request go to one worker.
     pub keys: Arc<[u64]>,
     /// Tokens of all prompts, and of what was generated before.
@@ -29,9 +29,9 @@ pub struct Ask {
 
 /// The keys of a prompt's blocks, once a pick has needed them. As long as its request lives: it may be placed again.
 #[derive(Debug, Default)]
-pub struct Named(OnceLock<(u32, Arc<[u64]>)>);
+pub struct BlockKeys(OnceLock<(u32, Arc<[u64]>)>);
 
-impl Named {
+impl BlockKeys {
     /// Those of blocks of so many tokens; 0: none.
     fn keys(&self, block_tokens: u32, make: impl FnOnce() -> Vec<u64>) -> Arc<[u64]> {
         if block_tokens == 0 {
@@ -53,33 +53,36 @@ impl Named {
 
 /// The prompts of a request, for which workers are picked.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct Prompts<'a> {
     pub prompts: &'a [PromptRequest<'a>],
-    named: &'a Named,
+    block_keys: &'a BlockKeys,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> Prompts<'a> {
     /// `named` is that of these prompts, for whichever phases.
-    pub fn new(prompts: &'a [PromptRequest<'a>], named: &'a Named) -> Self {
-        Self { prompts, named }
+    pub fn new(prompts: &'a [PromptRequest<'a>], block_keys: &'a BlockKeys) -> Self {
+        Self {
+            prompts,
+            block_keys,
+        }
     }
 
     /// The same prompts for other phases.
-    pub(crate) fn of<'b>(&self, prompts: &'b [PromptRequest<'b>]) -> Asked<'b>
+    pub(crate) fn of<'b>(&self, prompts: &'b [PromptRequest<'b>]) -> Prompts<'b>
     where
         'a: 'b,
     {
-        Asked {
+        Prompts {
             prompts,
-            named: self.named,
+            block_keys: self.block_keys,
         }
     }
 
     /// What they ask of caches with blocks of so many tokens; 0: blocks are not known.
-    pub fn ask(&self, block_tokens: u32) -> Ask {
-        Ask::new(self.prompts, |longest, seed| {
+    pub fn ask(&self, block_tokens: u32) -> CacheQuery {
+        CacheQuery::new(self.prompts, |longest, seed| {
             let make = || keys(longest.tokens, block_tokens as usize, seed);
-            self.named.keys(block_tokens, make)
+            self.block_keys.keys(block_tokens, make)
         })
     }
 
@@ -90,7 +93,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-impl Ask {
+impl CacheQuery {
     fn new(
         prompts: &[PromptRequest<'_>],
         keys: impl FnOnce(&PromptRequest<'_>, Seed) -> Arc<[u64]>,

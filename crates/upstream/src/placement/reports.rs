@@ -32,7 +32,7 @@ pub struct CacheUsage {
 
 /// What a message says, apart from its blocks.
 #[derive(Debug, Default)]
-pub(super) struct Taken {
+pub(super) struct Applied {
     /// Everything that was said of blocks before is to be forgotten.
     pub(super) forgets: bool,
     /// A snapshot begins.
@@ -65,7 +65,7 @@ impl Reports {
     ///
     /// # Errors
     /// [`Fault`]: no worker sends this.
-    pub(super) fn take(&mut self, update: &CacheUpdate, now: Seconds) -> Result<Taken, Fault> {
+    pub(super) fn take(&mut self, update: &CacheUpdate, now: Seconds) -> Result<Applied, Fault> {
         if update.sequence != self.sequence + 1 {
             return Err(Fault::Gap);
         }
@@ -102,7 +102,7 @@ impl Reports {
             Some(load) => Some(self.report(&load, now)?),
             None => None,
         };
-        Ok(Taken {
+        Ok(Applied {
             forgets,
             begins: update.snapshot_begin,
             report,

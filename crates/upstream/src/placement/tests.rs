@@ -13,8 +13,8 @@ use crate::prompt_request::PromptRequest;
 
 const BLOCK: u32 = 4;
 
-fn ask(tokens: &[i32]) -> Ask {
-    Ask::of_one(tokens, Some(Seed::new(None, b"")), false, BLOCK)
+fn ask(tokens: &[i32]) -> CacheQuery {
+    CacheQuery::of_one(tokens, Some(Seed::new(None, b"")), false, BLOCK)
 }
 
 /// The keys of a prompt's blocks, as a worker's message stores them.
@@ -78,12 +78,12 @@ fn a_prompt_is_hashed_once_for_all_its_phases() {
             ..prompt
         }],
     );
-    let named = Named::default();
-    let asked = Asked::new(&both, &named);
+    let named = BlockKeys::default();
+    let asked = Prompts::new(&both, &named);
     let first = asked.ask(BLOCK).keys;
     assert_eq!(first.to_vec(), stored(&tokens).stored);
     assert!(asked.ask(0).keys.is_empty());
-    for again in [asked.ask(BLOCK), Asked::new(&contexts, &named).ask(BLOCK)] {
+    for again in [asked.ask(BLOCK), Prompts::new(&contexts, &named).ask(BLOCK)] {
         assert!(Arc::ptr_eq(&again.keys, &first));
     }
     // Blocks of another size have other keys.
@@ -99,7 +99,7 @@ async fn a_hand_over_is_learned_by_what_had_to_be_moved() {
     let (placement, seats, tokens) = pair();
     let (params, named, left) = (
         SamplingParams::greedy(),
-        Named::default(),
+        BlockKeys::default(),
         bytes::Bytes::new(),
     );
     let prompts = [PromptRequest {
@@ -114,10 +114,10 @@ async fn a_hand_over_is_learned_by_what_had_to_be_moved() {
         generated: &[],
         phases: Phases::Generation(&left),
     }];
-    let ask = Asked::new(&prompts, &named).ask(BLOCK);
+    let ask = Prompts::new(&prompts, &named).ask(BLOCK);
     // The first worker has none of it, and the second one all.
     let hand_over = async |seat: &Arc<Seat>, took| {
-        let mut placed = placement.place(&ask, [seat].into_iter()).unwrap().1;
+        let mut placed = placement.assign(&ask, [seat].into_iter()).unwrap().1;
         tokio::time::advance(Duration::from_millis(took)).await;
         placed.started();
     };
@@ -136,19 +136,22 @@ async fn a_request_goes_where_its_prompt_is_cached() {
     let (placement, seats, prompt) = pair();
     assert_eq!(placement.block_tokens(), Some(BLOCK));
     for _ in 0..3 {
-        let placed = placement.place(&ask(&prompt), seats.iter()).unwrap().1;
+        let placed = placement.assign(&ask(&prompt), seats.iter()).unwrap().1;
         assert!(Arc::ptr_eq(placed.seat(), &seats[1]));
         assert_eq!(placed.expected_cached(), 64);
     }
     // Others go where less is to do.
     let other: Vec<i32> = (1000..1064).collect();
-    let on_second = placement.place(&ask(&prompt), seats.iter()).unwrap().1;
-    let placed = placement.place(&ask(&other), seats.iter()).unwrap().1;
+    let on_second = placement.assign(&ask(&prompt), seats.iter()).unwrap().1;
+    let placed = placement.assign(&ask(&other), seats.iter()).unwrap().1;
     assert!(Arc::ptr_eq(placed.seat(), &seats[0]));
     assert_eq!(placed.expected_cached(), 0);
     drop(on_second);
     // With the first alone, it goes there.
-    let placed = placement.place(&ask(&prompt), seats[..1].iter()).unwrap().1;
+    let placed = placement
+        .assign(&ask(&prompt), seats[..1].iter())
+        .unwrap()
+        .1;
     assert!(Arc::ptr_eq(placed.seat(), &seats[0]));
 }
 
@@ -236,18 +239,21 @@ async fn a_worker_in_doubt_is_estimated_until_it_is_heard_again() {
     seats[1].doubt(Fault::Late);
     assert_eq!(seats[1].cache_reports(), CacheReports::Faulty(Fault::Late));
     assert!(seats[1].cache_reports().reason().is_some());
-    let mut placed = placement.place(&ask(&prompt), seats[1..].iter()).unwrap().1;
+    let mut placed = placement
+        .assign(&ask(&prompt), seats[1..].iter())
+        .unwrap()
+        .1;
     assert_eq!(placed.expected_cached(), 0);
     // From now on it is assumed to hold what it was sent, and not blamed where it does not.
     drop(placed);
-    placed = placement.place(&ask(&prompt), seats.iter()).unwrap().1;
+    placed = placement.assign(&ask(&prompt), seats.iter()).unwrap().1;
     assert_eq!(placed.expected_cached(), 64);
     assert_eq!(placed.cached(0), None);
     drop(placed);
     seats[1].begin();
     seats[1].take(&first(stored(&prompt))).unwrap();
     assert_eq!(seats[1].cache_reports(), CacheReports::Reporting);
-    let placed = placement.place(&ask(&prompt), seats.iter()).unwrap().1;
+    let placed = placement.assign(&ask(&prompt), seats.iter()).unwrap().1;
     assert_eq!(placed.expected_cached(), 64);
     // None is heard: requests go by their number.
     drop(placed);
@@ -262,7 +268,7 @@ async fn answers_that_lack_what_was_promised_end_the_trust() {
     let (placement, seats, prompt) = pair();
     let mut faults = Vec::new();
     for _ in 0..16 {
-        let mut placed = placement.place(&ask(&prompt), seats.iter()).unwrap().1;
+        let mut placed = placement.assign(&ask(&prompt), seats.iter()).unwrap().1;
         placed.started();
         faults.extend(placed.cached(0));
         // Once for each request.
@@ -286,7 +292,7 @@ async fn a_seat_is_free_again_without_what_its_worker_held() {
     assert_eq!(again.server(), 1);
     again.take(&first(BlockChanges::default())).unwrap();
     seats.push(again);
-    let placed = placement.place(&ask(&prompt), seats.iter()).unwrap().1;
+    let placed = placement.assign(&ask(&prompt), seats.iter()).unwrap().1;
     assert_eq!(placed.expected_cached(), 0);
 }
 
@@ -298,7 +304,7 @@ async fn workers_with_other_blocks_are_placed_by_load() {
     update.shape.as_mut().unwrap().tokens_per_block = 2 * BLOCK;
     other.take(&update).unwrap();
     seats[1] = other;
-    let placed = placement.place(&ask(&prompt), seats.iter()).unwrap().1;
+    let placed = placement.assign(&ask(&prompt), seats.iter()).unwrap().1;
     assert_eq!(placed.expected_cached(), 0);
 }
 
@@ -331,8 +337,8 @@ async fn blocks_of_another_size_are_known_once_the_last_of_the_old_ones_has_left
         removed: Vec::new(),
     });
     assert_eq!(other.take(&update), Ok(Next::Message));
-    let ask = Ask::of_one(&prompt, Some(Seed::new(None, b"")), false, 2 * BLOCK);
-    let placed = placement.place(&ask, [&other].into_iter()).unwrap().1;
+    let ask = CacheQuery::of_one(&prompt, Some(Seed::new(None, b"")), false, 2 * BLOCK);
+    let placed = placement.assign(&ask, [&other].into_iter()).unwrap().1;
     assert_eq!(placed.expected_cached(), 2 * BLOCK);
 }
 

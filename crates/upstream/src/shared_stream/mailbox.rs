@@ -52,9 +52,9 @@ pub(super) struct Mailbox {
 
 /// Responses on their way to the client.
 #[derive(Debug, Default)]
-pub(super) struct Taken(VecDeque<EncodedResponse>);
+pub(super) struct Batch(VecDeque<EncodedResponse>);
 
-impl Taken {
+impl Batch {
     /// The next response.
     pub(super) fn next(&mut self) -> Option<EncodedResponse> {
         self.0.pop_front()
@@ -114,7 +114,7 @@ impl Mailbox {
     pub(super) fn poll_take(
         &self,
         context: &mut Context<'_>,
-        taken: &mut Taken,
+        taken: &mut Batch,
     ) -> Poll<Result<(), Status>> {
         let mut state = self.state.lock();
         if state.waiting.is_empty() {
@@ -176,7 +176,7 @@ mod tests {
     }
 
     fn take(mailbox: &Mailbox) -> Poll<Result<Vec<String>, Status>> {
-        let mut taken = Taken::default();
+        let mut taken = Batch::default();
         let mut context = Context::from_waker(Waker::noop());
         mailbox.poll_take(&mut context, &mut taken).map_ok(|()| {
             let responses = std::iter::from_fn(|| taken.next());

@@ -8,11 +8,11 @@ use inflight_routing::{Candidate, Turns, least_loaded};
 
 use crate::connection::Connection;
 use crate::phases::is_for_contexts;
-use crate::placement::{Ask, Placed};
+use crate::placement::{CacheQuery, Placed};
 use crate::slot::WorkerSlot;
 
 /// What a request asks of a worker's cache, for blocks of so many tokens; 0: blocks are not known.
-pub type Asks<'a> = &'a dyn Fn(u32) -> Ask;
+pub type MakeQuery<'a> = &'a dyn Fn(u32) -> CacheQuery;
 
 /// A server that can take a request.
 pub(super) trait Server {
@@ -24,9 +24,9 @@ pub(super) trait Server {
 
 /// What matters for the choice.
 #[derive(Clone, Copy)]
-pub(super) struct Choice<'a> {
+pub(super) struct Criteria<'a> {
     /// `None`: caches do not matter.
-    pub asks: Option<Asks<'a>>,
+    pub asks: Option<MakeQuery<'a>>,
     /// Whether blocks have names even where there is no choice: how much of a prompt comes from elsewhere is learned from.
     pub is_named: bool,
     /// Whether workers for contexts get the request only where no other can.
@@ -34,14 +34,14 @@ pub(super) struct Choice<'a> {
     pub turns: &'a Turns,
 }
 
-impl Choice<'_> {
+impl Criteria<'_> {
     /// Of `servers`, where all of them report, the one with the lowest expected cost. Otherwise the one with the fewest
     /// requests, of whatever model and API, and among equals the one whose last turn is longest ago.
-    pub(super) fn of<S: Server>(self, mut servers: Vec<S>) -> Option<(S, Option<Placed>)> {
+    pub(super) fn pick<S: Server>(self, mut servers: Vec<S>) -> Option<(S, Option<Placed>)> {
         let spares_streams = self.spares_contexts && leave_contexts(&mut servers);
         let placed = self.asks.and_then(|asks| {
             let ask = |size| asks(size).sparing(spares_streams);
-            place(&servers, self.is_named, ask)
+            cheapest(&servers, self.is_named, ask)
         });
         if let Some((place, placed)) = placed {
             return Some((servers.swap_remove(place), Some(placed)));
@@ -78,10 +78,10 @@ pub(super) fn leave_contexts<S: Server>(servers: &mut Vec<S>) -> bool {
 
 /// The place among `servers` of the one with the lowest expected cost. `None`: not all of them report, or of different
 /// models.
-fn place<S: Server>(
+fn cheapest<S: Server>(
     servers: &[S],
     is_named: bool,
-    ask: impl FnOnce(u32) -> Ask,
+    ask: impl FnOnce(u32) -> CacheQuery,
 ) -> Option<(usize, Placed)> {
     let first = servers.first()?.worker()?;
     let placement = first.seat()?.placement();
@@ -93,5 +93,5 @@ fn place<S: Server>(
     let seats: Vec<_> = servers.iter().map(seat).collect::<Option<_>>()?;
     let is_named = is_named || servers.len() > 1;
     let ask = ask(if is_named { block_tokens } else { 0 });
-    placement.place(&ask, seats.iter())
+    placement.assign(&ask, seats.iter())
 }

@@ -1,10 +1,10 @@
 //! Which servers a call of KServe's is for. Owns what names a model goes by there; which of them gets the call is
-//! [`Choice`]'s.
+//! [`Criteria`]'s.
 
 use std::sync::Arc;
 
 use super::Table;
-use super::choice::{Asks, Choice, Server, leave_contexts};
+use super::choice::{Criteria, MakeQuery, Server, leave_contexts};
 use crate::connection::Connection;
 use crate::placement::Placed;
 use crate::pool::Pool;
@@ -32,7 +32,7 @@ pub struct Picked {
 }
 
 impl Table {
-    /// Picks the server of a call for this model, as [`Choice`] says; none that does not fit. `OWN:MODEL` is the model at
+    /// Picks the server of a call for this model, as [`Criteria`] says; none that does not fit. `OWN:MODEL` is the model at
     /// workers whose own model is called `OWN`, and at others the model of that name. Needs an empty version, or one that
     /// there is.
     ///
@@ -43,17 +43,17 @@ impl Table {
         name: &str,
         version: &str,
         fits: impl Fn(&Picked) -> bool,
-        asks: Option<Asks<'_>>,
+        asks: Option<MakeQuery<'_>>,
     ) -> Result<(Picked, Option<Placed>), NoPeer> {
         let mut ready = self.peers(name, version)?;
         ready.retain(|picked| picked.slot.takes_calls() && fits(picked));
-        let choice = Choice {
+        let criteria = Criteria {
             asks,
             is_named: false,
             spares_contexts: self.has_contexts(),
             turns: &self.turns,
         };
-        choice.of(ready).ok_or(NoPeer::NoneReady)
+        criteria.pick(ready).ok_or(NoPeer::NoneReady)
     }
 
     /// Whether any model has workers for contexts.

@@ -11,7 +11,7 @@ use super::*;
 use crate::connection::Transport;
 use crate::handles::Handle;
 use crate::model::served::Protocol;
-use crate::placement::Named;
+use crate::placement::BlockKeys;
 use crate::prompt_request::PromptRequest;
 use crate::registry::Sequences;
 use crate::request_queue::NotSent;
@@ -96,7 +96,7 @@ fn ties_take_turns_and_the_least_loaded_wins() {
     let entry = table.find("m").unwrap();
     let pick = || {
         entry
-            .pick(suits("h"), &[], &Asked::new(&[], &Named::default()))
+            .pick(suits("h"), &[], &Prompts::new(&[], &BlockKeys::default()))
             .unwrap()
             .0
             .address
@@ -116,7 +116,7 @@ fn ties_take_turns_and_the_least_loaded_wins() {
         .pick(
             suits("h"),
             &["b:1".into()],
-            &Asked::new(&[], &Named::default()),
+            &Prompts::new(&[], &BlockKeys::default()),
         )
         .unwrap()
         .0;
@@ -124,7 +124,11 @@ fn ties_take_turns_and_the_least_loaded_wins() {
     let tried = ["a:1", "b:1", "c:1"].map(Arc::from);
     assert!(
         entry
-            .pick(suits("h"), &tried, &Asked::new(&[], &Named::default()))
+            .pick(
+                suits("h"),
+                &tried,
+                &Prompts::new(&[], &BlockKeys::default())
+            )
             .is_none()
     );
 }
@@ -141,7 +145,7 @@ fn what_a_worker_does_for_other_models_is_load_as_well() {
     let entry = table.find("m").unwrap();
     for _ in 0..3 {
         let picked = entry
-            .pick(suits("h"), &[], &Asked::new(&[], &Named::default()))
+            .pick(suits("h"), &[], &Prompts::new(&[], &BlockKeys::default()))
             .unwrap()
             .0;
         assert_eq!(&*picked.address, "b:1");
@@ -163,7 +167,7 @@ async fn workers_that_report_are_placed_and_those_without_a_place_are_picked_too
     let entry = table.find("m").unwrap();
     let pick = || {
         entry
-            .pick(suits("h"), &[], &Asked::new(&[], &Named::default()))
+            .pick(suits("h"), &[], &Prompts::new(&[], &BlockKeys::default()))
             .unwrap()
     };
     assert!(pick().1.is_none(), "none is heard");
@@ -191,7 +195,7 @@ async fn workers_that_report_are_placed_and_those_without_a_place_are_picked_too
     let addresses: BTreeSet<_> = (0..3)
         .map(|_| {
             entry
-                .pick(suits("h"), &[], &Asked::new(&[], &Named::default()))
+                .pick(suits("h"), &[], &Prompts::new(&[], &BlockKeys::default()))
                 .unwrap()
         })
         .map(|(connection, placed)| (connection.address.to_string(), placed.is_none()))
@@ -222,7 +226,7 @@ async fn a_worker_that_is_taken_out_keeps_its_requests_and_gets_no_more() {
         &*table
             .find("m")
             .unwrap()
-            .pick(suits("h"), &[], &Asked::new(&[], &Named::default()))
+            .pick(suits("h"), &[], &Prompts::new(&[], &BlockKeys::default()))
             .unwrap()
             .0
             .address,
@@ -254,7 +258,7 @@ fn a_lost_worker_is_passed_over_and_its_model_stays_known() {
     let entry = table.find("m").unwrap();
     let pick = |hash| {
         entry
-            .pick(suits(hash), &[], &Asked::new(&[], &Named::default()))
+            .pick(suits(hash), &[], &Prompts::new(&[], &BlockKeys::default()))
             .map(|(connection, _)| connection.address.to_string())
     };
     assert_eq!(
@@ -316,30 +320,30 @@ fn workers_for_contexts_get_whole_requests_where_no_other_can() {
             ..suits("h")
         };
         let tried: Vec<Arc<str>> = tried.iter().map(|one| Arc::from(*one)).collect();
-        let (picked, _) = entry.pick(suits, &tried, &Asked::new(&[], &Named::default()))?;
+        let (picked, _) = entry.pick(suits, &tried, &Prompts::new(&[], &BlockKeys::default()))?;
         Some(picked.address.to_string())
     };
     let is_split = |tried: &[&str]| {
         let tried: Vec<Arc<str>> = tried.iter().map(|one| Arc::from(*one)).collect();
-        let always = entry.splits(
+        let always = entry.should_split(
             Disaggregate::Always,
             suits("h"),
             &tried,
-            &Asked::new(&[], &Named::default()),
+            &Prompts::new(&[], &BlockKeys::default()),
         );
-        assert!(!entry.splits(
+        assert!(!entry.should_split(
             Disaggregate::Never,
             suits("h"),
             &tried,
-            &Asked::new(&[], &Named::default())
+            &Prompts::new(&[], &BlockKeys::default())
         ));
         // Nothing is known of them.
         assert_eq!(
-            entry.splits(
+            entry.should_split(
                 Disaggregate::Auto,
                 suits("h"),
                 &tried,
-                &Asked::new(&[], &Named::default())
+                &Prompts::new(&[], &BlockKeys::default())
             ),
             always
         );

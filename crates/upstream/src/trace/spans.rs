@@ -3,7 +3,7 @@
 use inflight_traces::{Array, Kind, Span, Spans, StringValue, Value};
 use tokio::time::Instant;
 
-use super::{Attempt, Course, Entry, Generated, RequestTrace};
+use super::{Attempt, Course, EntryPoint, Generated, RequestTrace};
 
 /// KServe's service, as calls name it.
 const SERVICE: &str = "inference.GRPCInferenceService";
@@ -70,8 +70,8 @@ fn whole(trace: &RequestTrace, course: Course, error: Option<String>, end: Insta
         ..
     } = course;
     let name = match trace.entry {
-        Entry::Http { method, route } => format!("{method} {route}"),
-        Entry::Grpc { method } => format!("{SERVICE}/{method}"),
+        EntryPoint::Http { method, route } => format!("{method} {route}"),
+        EntryPoint::Grpc { method } => format!("{SERVICE}/{method}"),
     };
     let cancelled = matches!(&generated, Some(it) if it.end == "cancelled").then_some("cancelled");
     let kind = error.clone().or_else(|| cancelled.map(str::to_owned));
@@ -85,11 +85,11 @@ fn whole(trace: &RequestTrace, course: Course, error: Option<String>, end: Insta
         error: error.map(Into::into),
     };
     let span = match trace.entry {
-        Entry::Http { method, route } => span
+        EntryPoint::Http { method, route } => span
             .with("http.request.method", method)
             .with("http.route", route)
             .with_some("http.response.status_code", status.map(i64::from)),
-        Entry::Grpc { method } => span
+        EntryPoint::Grpc { method } => span
             .with("rpc.system", "grpc")
             .with("rpc.service", SERVICE)
             .with("rpc.method", method)
@@ -129,14 +129,14 @@ fn count(tokens: u64) -> i64 {
 }
 
 /// OpenTelemetry's word for what a route does.
-fn operation(entry: Entry) -> Option<&'static str> {
+fn operation(entry: EntryPoint) -> Option<&'static str> {
     match entry {
-        Entry::Http { route, .. } => match route {
+        EntryPoint::Http { route, .. } => match route {
             "/v1/chat/completions" | "/v1/messages" | "/v1/responses" => Some("chat"),
             "/v1/completions" => Some("text_completion"),
             "/v1/embeddings" => Some("embeddings"),
             _ => None,
         },
-        Entry::Grpc { .. } => None,
+        EntryPoint::Grpc { .. } => None,
     }
 }

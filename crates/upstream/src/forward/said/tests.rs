@@ -39,17 +39,17 @@ fn encoded(mut out: ResponseBuilder) -> EncodedResponse {
 fn take(said: &mut Said, response: EncodedResponse) -> Option<EncodedResponse> {
     let taken = said.take(&response.view().unwrap()).unwrap();
     match taken {
-        Taken::New => Some(response),
-        Taken::Partly(repeated) => Some(cut(response, repeated).unwrap()),
-        Taken::Repeated => None,
-        Taken::Differs => panic!("it is the same"),
+        Novelty::New => Some(response),
+        Novelty::Partly(repeated) => Some(cut(response, repeated).unwrap()),
+        Novelty::Repeated => None,
+        Novelty::Differs => panic!("it is the same"),
     }
 }
 
 fn differs(said: &mut Said, response: &EncodedResponse) -> bool {
     matches!(
         said.take(&response.view().unwrap()).unwrap(),
-        Taken::Differs
+        Novelty::Differs
     )
 }
 

@@ -13,8 +13,8 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use super::begun::{AtServer, Begun};
-use super::said::{Taken, cut};
-use super::streams::Responses;
+use super::responses::Responses;
+use super::said::{Novelty, cut};
 use super::{given_up, in_band, lost};
 use crate::delivery::{CallContext, GivenUp, retry_reason};
 use crate::holding::{Holding, Turn};
@@ -34,9 +34,9 @@ pub struct ForwardStream {
     has_started: bool,
     /// Whether the last response has come, and no failure that the request may survive.
     is_final: bool,
-    /// When it is to end. Asked only once a response has come, and not with every one.
+    /// When it is to end. CallSpec only once a response has come, and not with every one.
     ended: Option<BoxFuture<'static, GivenUp>>,
-    /// The next notice of the server, where that matters. Asked as `ended` is.
+    /// The next notice of the server, where that matters. CallSpec as `ended` is.
     notices: Option<BoxFuture<'static, ()>>,
     /// Holds the request's place.
     context: Arc<CallContext>,
@@ -117,7 +117,7 @@ impl ForwardStream {
             let failed = in_band(&response).err();
             let taken = match (&failed, self.holding.request_mut()) {
                 (None, Some(begun)) => begun.said.take(&response)?,
-                _ => Taken::New,
+                _ => Novelty::New,
             };
             Ok((response.is_final(), failed, taken))
         });
@@ -132,9 +132,9 @@ impl ForwardStream {
         self.has_started = true;
         self.holding.work_mut().open.started();
         match taken {
-            Taken::Differs => self.holding.differs(),
-            Taken::Repeated => self.holding.heard(false, Instant::now()),
-            Taken::New | Taken::Partly(_) => self.holding.heard(true, Instant::now()),
+            Novelty::Differs => self.holding.differs(),
+            Novelty::Repeated => self.holding.heard(false, Instant::now()),
+            Novelty::New | Novelty::Partly(_) => self.holding.heard(true, Instant::now()),
         }
         if let Some(begun) = self.holding.request() {
             self.context.generated(|| begun.said.tokens());
@@ -144,13 +144,13 @@ impl ForwardStream {
         }
         let id = Arc::clone(&self.id);
         match taken {
-            Taken::New => Poll::Ready(Some(Ok(message.with_id(id)))),
-            Taken::Partly(repeated) => match cut(message, repeated) {
+            Novelty::New => Poll::Ready(Some(Ok(message.with_id(id)))),
+            Novelty::Partly(repeated) => match cut(message, repeated) {
                 Ok(message) => Poll::Ready(Some(Ok(message.with_id(id)))),
                 Err(damaged) => self.end_with(damaged),
             },
-            Taken::Repeated => Poll::Pending,
-            Taken::Differs => {
+            Novelty::Repeated => Poll::Pending,
+            Novelty::Differs => {
                 self.end_with(Status::unavailable(
                     "the model's server was lost, and another one generated another answer, which cannot continue \
                      from there; retry the request",

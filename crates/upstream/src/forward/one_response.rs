@@ -8,7 +8,7 @@ use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
 use tonic::{Code, Response, Status};
 
 use super::call::shorten_timeout;
-use super::{Asked, Forward, Open, Prepared, Target, lost};
+use super::{CallSpec, Forward, OpenCall, Prepared, Target, lost};
 use crate::delivery::CallContext;
 use crate::rpc;
 
@@ -50,16 +50,16 @@ impl Forward {
             Target::Same(source) => message.id.clone_from(&source.id),
             Target::Any => self.make_own(&mut message),
         }
-        let asked = Asked {
+        let asked = CallSpec {
             is_stream: false,
-            ..Asked::stream(&message, &context, prompt.as_ref())
+            ..CallSpec::stream(&message, &context, prompt.as_ref())
         };
-        let ask = |open: &Open| {
+        let ask = |open: &OpenCall| {
             let mut message = message.clone();
             message.model_name.clone_from(&open.picked.model);
             shorten_timeout(&mut message, since);
-            if let Some(named) = &context.named {
-                named.is_at(open.source(&message.id));
+            if let Some(stoppable) = &context.stoppable {
+                stoppable.is_at(open.source(&message.id));
             }
             let request = context.request(message);
             let mut client = open.link.client();
@@ -92,8 +92,8 @@ impl Forward {
             witness: None,
             ..context.clone()
         };
-        let asked = Asked::question(model, context);
-        let ask = move |open: &Open| ask(open.link.client(), open.picked.model.clone());
+        let asked = CallSpec::question(model, context);
+        let ask = move |open: &OpenCall| ask(open.link.client(), open.picked.model.clone());
         let answer = self.call(asked, Target::Any, ask).await?;
         Ok(answer.into_inner())
     }
