@@ -4,6 +4,7 @@
 mod beginning;
 mod begun;
 mod call;
+mod failures;
 mod forward_stream;
 mod merge;
 mod one_response;
@@ -11,6 +12,7 @@ mod prompt;
 mod responses;
 mod said;
 mod service;
+mod timeout;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,19 +22,18 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use inflight_kserve::inference::{ModelInferRequest, ModelMetadataResponse};
 use inflight_kserve::stop::asks_to_stop;
-use inflight_kserve::streamed::ResponseView;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use tonic::{Request, Status};
 
 use self::beginning::Beginning;
+use self::call::CallSpec;
 pub use self::call::OpenCall;
-use self::call::{CallSpec, given_up, lost};
+use self::failures::not_picked;
 pub use self::forward_stream::ForwardStream;
 use self::prompt::{Prompt, text_bytes};
 use self::responses::{OnItsWay, Responses, may_share};
 pub use self::service::ForwardCall;
-use super::classify::classify;
 use super::delivery::{CallContext, ResumeLimits, deliver, ended};
 use super::ending::Ending;
 use super::stops::{Source, Stops};
@@ -330,28 +331,7 @@ impl Forward {
     ) -> Result<(Picked, Option<Placed>), Status> {
         let CallSpec { model, version, .. } = asked;
         let picked = self.pick_that(asked, |picked| !tried.contains(&picked.slot.address));
-        picked.map_err(|missing| match missing {
-            // Clients look for these words of Triton's.
-            NoPeer::Unknown if version.is_empty() => Status::not_found(format!(
-                "Request for unknown model: '{}' is not found",
-                shortened(model)
-            )),
-            NoPeer::Unknown => Status::not_found(format!(
-                "Request for unknown model: '{}' version {} is not found",
-                shortened(model),
-                shortened(version)
-            )),
-            NoPeer::NotYet => {
-                Status::unavailable("not every worker has been reached yet; retry later")
-            }
-            NoPeer::NoneReady => {
-                Status::unavailable("no worker of the model is ready; retry later")
-            }
-            NoPeer::Ambiguous(names) => Status::failed_precondition(format!(
-                "`{model}` is ambiguous, because workers serve different models of that name; use one of `{}`",
-                names.join("`, `")
-            )),
-        })
+        picked.map_err(|missing| not_picked(missing, model, version))
     }
 }
 
@@ -368,19 +348,4 @@ impl CallContext {
         self.trace.write(metadata);
         request
     }
-}
-
-/// The failure that a response of a stream reports.
-fn in_band(response: &ResponseView<'_>) -> Result<(), Status> {
-    let message = response.error_message;
-    if message.is_empty() {
-        return Ok(());
-    }
-    let code = response.error_code().unwrap_or_else(|| classify(message).0);
-    Err(Status::new(code, message))
-}
-
-/// The beginning of a name that an error repeats.
-fn shortened(name: &str) -> String {
-    name.chars().take(64).collect()
 }

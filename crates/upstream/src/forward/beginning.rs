@@ -7,10 +7,12 @@ use inflight_kserve::inference::ModelInferRequest;
 use tonic::Status;
 
 use super::begun::{AtServer, Begun};
-use super::call::{CallSpec, shorten_timeout};
+use super::call::CallSpec;
+use super::failures::given_up;
 use super::forward_stream::ForwardStream;
 use super::responses::Responses;
-use super::{Forward, Prepared, given_up};
+use super::timeout::shorten_timeout;
+use super::{Forward, Prepared};
 use crate::delivery::{CallContext, Deliverable, GivenUp, Sent, Tried, retry_reason};
 use crate::metrics::RetryReason;
 

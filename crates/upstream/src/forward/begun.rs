@@ -11,11 +11,13 @@ use inflight_kserve::tensor::{RequestBuilder, TensorError, Tensors};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use super::call::{CallSpec, Generator, shorten_timeout};
+use super::call::{CallSpec, Generator};
+use super::failures::given_up;
 use super::prompt::Prompt;
 use super::responses::Responses;
 use super::said::Said;
-use super::{Forward, OpenCall, given_up};
+use super::timeout::shorten_timeout;
+use super::{Forward, OpenCall};
 use crate::delivery::{CallContext, GivenUp};
 use crate::dispatch::NotDispatched;
 use crate::inbox::Notice;

@@ -1,29 +1,22 @@
-//! A call as `delivery` sees it: which server it is sent to, what its answer is, and what a failure is in KServe's
-//! words. What the call asks is its caller's.
+//! A call as `delivery` sees it: which server it is sent to, and what its answer is. What the call asks is its caller's.
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use inflight_kserve::inference::ModelInferRequest;
-use inflight_kserve::inference::infer_parameter::ParameterChoice;
-use inflight_kserve::names;
-use tokio::time::Instant;
-use tonic::{Code, Status};
+use tonic::Status;
 
+use super::failures::{given_up, lost};
 use super::prompt::Prompt;
 use super::{Forward, Target};
-use crate::classify::classify;
 use crate::connection::Connection;
 use crate::delivery::{
     CallContext, Deliverable, GivenUp, Sent, Tried, deliver, ended, retry_reason,
 };
-use crate::dispatch::DEADLINE_GRACE;
 use crate::metrics::RetryReason;
 use crate::placement::Placed;
 use crate::pool::{Link, Pool};
 use crate::process::Life;
-use crate::rpc;
 use crate::slot::WorkerSlot;
 use crate::stops::Source;
 use crate::table::Picked;
@@ -283,80 +276,4 @@ where
     fn give_up(&mut self, why: GivenUp) -> Status {
         given_up(why)
     }
-}
-
-impl Forward {
-    /// Ends a request here as well, a moment after its worker must have: that one may be silent or lost. Where a plain
-    /// Triton has the model, the parameter limits something else.
-    pub(super) fn limit(
-        &self,
-        message: &ModelInferRequest,
-        since: Instant,
-        context: &mut CallContext,
-    ) {
-        let own = timeout(message).and_then(|time| since.checked_add(time + DEADLINE_GRACE));
-        let own = own.filter(|_| {
-            let (model, version) = (&message.model_name, &message.model_version);
-            self.table.ends_late_requests(model, version)
-        });
-        if let Some(own) = own {
-            context.deadline = Some(context.deadline.map_or(own, |deadline| deadline.min(own)));
-        }
-    }
-}
-
-/// How long its client allows for a request; `None`: it does not say, or not so that a worker takes it.
-fn timeout(message: &ModelInferRequest) -> Option<Duration> {
-    let timeout = message.parameters.get(names::TIMEOUT)?;
-    let microseconds = match timeout.parameter_choice.as_ref()? {
-        ParameterChoice::Int64Param(time) => u64::try_from(*time).ok()?,
-        ParameterChoice::Uint64Param(time) => *time,
-        _ => return None,
-    };
-    // Zero is unlimited.
-    (microseconds > 0).then(|| Duration::from_micros(microseconds))
-}
-
-/// Leaves a request that is sent again the rest of its client's time, in place of all of it anew. `since`: when the
-/// request came.
-pub(super) fn shorten_timeout(message: &mut ModelInferRequest, since: Instant) {
-    let timeout = message.parameters.get_mut(names::TIMEOUT);
-    let passed = u64::try_from(since.elapsed().as_micros()).unwrap_or(u64::MAX);
-    match timeout.and_then(|timeout| timeout.parameter_choice.as_mut()) {
-        // Zero is unlimited.
-        Some(ParameterChoice::Int64Param(left)) if *left > 0 => {
-            *left = left.saturating_sub_unsigned(passed).max(1);
-        }
-        Some(ParameterChoice::Uint64Param(left)) if *left > 0 => {
-            *left = left.saturating_sub(passed).max(1);
-        }
-        _ => {}
-    }
-}
-
-/// What the client of a call that was given up reads.
-pub(super) fn given_up(why: GivenUp) -> Status {
-    match why {
-        GivenUp::NoOutput(limit) => Status::deadline_exceeded(format!(
-            "the model generated nothing within {} s",
-            limit.as_secs()
-        )),
-        GivenUp::TimedOut => Status::deadline_exceeded("the request timed out"),
-        GivenUp::ShuttingDown => Status::unavailable("the gateway is shutting down"),
-    }
-}
-
-/// The status that the client gets for a failed call. The transport reports UNKNOWN when the connection is lost, and
-/// Triton's TensorRT-LLM models report INTERNAL for every error.
-pub(super) fn lost(status: Status) -> Status {
-    let code = match rpc::lost_code(&status) {
-        Code::Internal => classify(status.message()).0,
-        other => other,
-    };
-    if code == status.code() {
-        return status;
-    }
-    let mut changed = Status::new(code, status.message());
-    *changed.metadata_mut() = status.metadata().clone();
-    changed
 }

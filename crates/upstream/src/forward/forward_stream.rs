@@ -13,9 +13,9 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use super::begun::{AtServer, Begun};
+use super::failures::{given_up, in_band, lost};
 use super::responses::Responses;
 use super::said::{Novelty, cut};
-use super::{given_up, in_band, lost};
 use crate::delivery::{CallContext, GivenUp, retry_reason};
 use crate::holding::{Holding, Turn};
 use crate::metrics::RetryReason;

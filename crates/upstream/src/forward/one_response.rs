@@ -7,8 +7,9 @@ use inflight_kserve::client::InferenceClient;
 use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
 use tonic::{Code, Response, Status};
 
-use super::call::shorten_timeout;
-use super::{CallSpec, Forward, OpenCall, Prepared, Target, lost};
+use super::failures::lost;
+use super::timeout::shorten_timeout;
+use super::{CallSpec, Forward, OpenCall, Prepared, Target};
 use crate::delivery::CallContext;
 use crate::rpc;
 
