@@ -325,7 +325,7 @@ enum End {
     Goodbye,
 }
 
-/// Serves one connection until it ends, by itself or for one of the reasons that there are here.
+/// Serves one connection until it ends, by itself or for an [`End`].
 async fn attend<C: GracefulConnection>(
     connection: C,
     hang_up: &impl Ending,

@@ -96,7 +96,7 @@ impl WorkerSlot {
         }
     }
 
-    /// Whether it is still configured, and only finishes its requests otherwise.
+    /// Whether it is no longer configured, and only finishes its requests.
     pub(super) fn is_retired(&self) -> bool {
         *self.retired.borrow()
     }

@@ -261,7 +261,7 @@ impl<E> Survival<E> {
         Some(self.report).filter(|report| report.times > 0)
     }
 
-    /// Begins anew with a request of which nothing counts any more.
+    /// Resets, as if nothing had been generated.
     pub fn restart(&mut self) {
         self.cause = None;
         self.trial = None;

@@ -89,7 +89,7 @@ impl ModelEntry {
     ) -> Option<(Arc<Connection>, Option<Placed>)> {
         let criteria = Criteria {
             asks: Some(&|block_tokens| asked.ask(block_tokens)),
-            is_named: asked.is_transferred(),
+            hashes_always: asked.is_transferred(),
             spares_contexts: self.has_contexts && matches!(suits.phases, Phases::Both),
             turns: &self.turns,
         };

@@ -70,7 +70,7 @@ impl Received {
         state.admission.work(self.size, Work::Computes, work).await
     }
 
-    /// Counts as a body of so many bytes: what it asks for costs more than to read it.
+    /// Treats it as at least this large: handling it costs more than reading it.
     pub(super) fn at_least(mut self, bytes: usize) -> Self {
         self.size = self.size.max(bytes);
         self

@@ -56,8 +56,7 @@ impl Prepared {
         prompts.all(|prompt| prompt.params.streaming) && triton.is_none_or(|model| model.decoupled)
     }
 
-    /// How the model's workers bring what follows after one of them is lost; `None`: what another one generates has
-    /// nothing to do with it.
+    /// How the model's workers bring what follows after one of them is lost; `None`: another one's output would not match.
     pub(super) fn way(&self) -> Option<Way> {
         let served = &self.model.served;
         if lacks(served, Capability::Resume).is_none() {

@@ -236,7 +236,7 @@ impl ActiveRequest {
             if let Some(details) = details {
                 if let Some((code, text)) = &details.error {
                     if self.group_is_finished(group) {
-                        // Its end has come, and its worker was lost before it was told to stop.
+                        // Its end has come, and its worker was lost before it was asked to stop.
                         continue;
                     }
                     let survival = self.holding.survival();

@@ -87,7 +87,7 @@ impl Resumption {
         }
     }
 
-    /// Begins anew with a request of which nothing counts any more.
+    /// Resets, as if nothing had been generated.
     pub(super) fn restart(&mut self) {
         self.generated.fill_with(Generated::default);
         self.context_phase = None;

@@ -102,7 +102,7 @@ pub(super) struct Begun {
 }
 
 impl Begun {
-    /// And when it continues at another server. `None`: it cannot after the one that has it.
+    /// The request, and when it continues at another server. `None`: it can only finish where it is.
     pub(super) fn new(
         forward: &Arc<Forward>,
         call: &Arc<CallContext>,

@@ -99,7 +99,7 @@ impl OpenCall {
         }
     }
 
-    /// Where a request of this id is, for one that is about it.
+    /// Where to send a stop for this id.
     pub(super) fn source(&self, id: &str) -> Source {
         Source {
             picked: self.picked.clone(),

@@ -150,8 +150,9 @@ impl GrpcInferenceService for ForwardCall {
         &self,
         _: Request<Streaming<wire::ModelInferRequest>>,
     ) -> Result<Response<Responses>, Status> {
+        // Both of the gateway's ports take streams apart themselves, for `Forward::stream`.
         Err(Status::unimplemented(
-            "the gateway serves streams over HTTP: POST /v2/models/MODEL/generate_stream",
+            "send each request of a stream by itself",
         ))
     }
 

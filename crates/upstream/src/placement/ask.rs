@@ -23,7 +23,7 @@ pub struct CacheQuery {
     prompts: usize,
     /// Whether its cache comes from another worker.
     pub(super) is_transferred: bool,
-    /// Whether what a worker's open requests wait for it counts.
+    /// Whether it is charged for the delay of requests that a worker already has.
     pub(super) spares_streams: bool,
 }
 
@@ -142,7 +142,8 @@ impl CacheQuery {
         }
     }
 
-    /// Whether what a worker's open requests wait for it counts: there are workers for contexts, and this is for another.
+    /// Whether it is charged for the delay of requests that a worker already has: a worker for contexts could have spared
+    /// them.
     #[must_use]
     pub fn sparing(self, spares_streams: bool) -> Self {
         Self {

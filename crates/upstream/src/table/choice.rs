@@ -27,21 +27,21 @@ pub(super) trait Server {
 pub(super) struct Criteria<'a> {
     /// `None`: caches do not matter.
     pub asks: Option<MakeQuery<'a>>,
-    /// Whether blocks have names even where there is no choice: how much of a prompt comes from elsewhere is learned from.
-    pub is_named: bool,
+    /// Whether to hash the prompt even for a single server: the estimate of transfers needs it.
+    pub hashes_always: bool,
     /// Whether workers for contexts get the request only where no other can.
     pub spares_contexts: bool,
     pub turns: &'a Turns,
 }
 
 impl Criteria<'_> {
-    /// Of `servers`, where all of them report, the one with the lowest expected cost. Otherwise the one with the fewest
-    /// requests, of whatever model and API, and among equals the one whose last turn is longest ago.
+    /// As soon as one worker's reports are heard, the server with the lowest expected cost. Until then, the one with the
+    /// fewest requests, of whatever model and API, and among equals the one whose last turn is longest ago.
     pub(super) fn pick<S: Server>(self, mut servers: Vec<S>) -> Option<(S, Option<Placed>)> {
         let spares_streams = self.spares_contexts && leave_contexts(&mut servers);
         let placed = self.asks.and_then(|asks| {
             let ask = |size| asks(size).sparing(spares_streams);
-            cheapest(&servers, self.is_named, ask)
+            cheapest(&servers, self.hashes_always, ask)
         });
         if let Some((place, placed)) = placed {
             return Some((servers.swap_remove(place), Some(placed)));
@@ -76,11 +76,11 @@ pub(super) fn leave_contexts<S: Server>(servers: &mut Vec<S>) -> bool {
     servers.len() < all
 }
 
-/// The place among `servers` of the one with the lowest expected cost. `None`: not all of them report, or of different
-/// models.
+/// The place among `servers` of the one with the lowest expected cost. `None`: no reports are heard, or these are servers of
+/// several models, or such as never report.
 fn cheapest<S: Server>(
     servers: &[S],
-    is_named: bool,
+    hashes_always: bool,
     ask: impl FnOnce(u32) -> CacheQuery,
 ) -> Option<(usize, Placed)> {
     let first = servers.first()?.worker()?;
@@ -91,7 +91,7 @@ fn cheapest<S: Server>(
         std::ptr::eq(seat.placement(), placement).then_some(seat)
     };
     let seats: Vec<_> = servers.iter().map(seat).collect::<Option<_>>()?;
-    let is_named = is_named || servers.len() > 1;
-    let ask = ask(if is_named { block_tokens } else { 0 });
+    let hashes = hashes_always || servers.len() > 1;
+    let ask = ask(if hashes { block_tokens } else { 0 });
     placement.assign(&ask, seats.iter())
 }

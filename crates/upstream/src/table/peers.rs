@@ -49,7 +49,7 @@ impl Table {
         ready.retain(|picked| picked.slot.takes_calls() && fits(picked));
         let criteria = Criteria {
             asks,
-            is_named: false,
+            hashes_always: false,
             spares_contexts: self.has_contexts(),
             turns: &self.turns,
         };
