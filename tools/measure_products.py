@@ -24,6 +24,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import closing
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -322,17 +323,15 @@ def measure_loading(arguments: argparse.Namespace) -> None:
             started = time.perf_counter()
             with torch.inference_mode():
                 checkpoint = CheckpointWeights.of(config, find_weights(directory))
-                weights = DeviceWeights(checkpoint, torch.device("cuda", 0), torch.bfloat16)
-                model = TorchModel(config, weights, 8192, 32, kernels)
+                with closing(DeviceWeights(checkpoint, torch.device("cuda", 0), torch.bfloat16)) as weights:
+                    model = TorchModel(config, weights, 8192, 32, kernels)
             torch.cuda.synchronize()
             seconds = time.perf_counter() - started
             print(
                 f"loading: {size / 1e9:.1f} GB in {seconds:.2f} s, {size / seconds / 1e9:.1f} GB/s",
                 flush=True,
             )
-            if hasattr(weights, "close"):
-                weights.close()
-            del model, weights
+            del model
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -192,8 +193,9 @@ def torch_runner(
         from inflight.executors.reference.pytorch import kernels
     torch.set_num_threads(1)  # the models are tiny
     checkpoint = CheckpointWeights.of(config, find_weights(FIXTURES / name))
-    weights = DeviceWeights(checkpoint, torch.device(settings.device), getattr(torch, settings.dtype))
-    model = TorchModel(config, weights, max_seq_len, size, kernels or operations)
+    device, dtype = torch.device(settings.device), getattr(torch, settings.dtype)
+    with closing(DeviceWeights(checkpoint, device, dtype)) as weights:
+        model = TorchModel(config, weights, max_seq_len, size, kernels or operations)
     sight = None
     if model.tower is not None:
         processor = load_processor(FIXTURES / name, model.tower.config)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,8 @@ def sight(device: str, dtype: str = "float32") -> Any:
     from inflight.executors.reference.pytorch.weights import DeviceWeights
 
     checkpoint = CheckpointWeights.of(load_config(FIXTURES / NAME), find_weights(FIXTURES / NAME))
-    weights = DeviceWeights(checkpoint, torch.device(device), getattr(torch, dtype))
-    return TorchSight(TorchTower(seen.vision(), weights), seen.processor(), 1 << 20)
+    with closing(DeviceWeights(checkpoint, torch.device(device), getattr(torch, dtype))) as weights:
+        return TorchSight(TorchTower(seen.vision(), weights), seen.processor(), 1 << 20)
 
 
 def picture(number: int) -> Picture:
