@@ -9,6 +9,7 @@ import random
 import socket
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,16 @@ HEAD = wire.GREETING_BYTES + wire.ANSWER_BYTES
 
 @pytest.fixture(scope="module", params=["llama", "mistral_window"])
 def model(request: pytest.FixtureRequest) -> str:
+    # Before any prompt is held: on a GPU a worker takes longer to start than most holds last.
+    expected(request.param)
     return str(request.param)
+
+
+@lru_cache(maxsize=2)
+def expected(name: str) -> list[int]:
+    """What one worker makes of the prompt."""
+    with single(name) as whole:
+        return whole.ask(PROMPT).tokens
 
 
 #: Of a worker whose waiting is not what a test is about: longer than any test.
@@ -57,10 +67,8 @@ def check(
 ) -> dict[str, Any]:
     """A generation worker's answer is right although the transfer was not. Without ``frees`` the context
     worker waits longer than the test for somebody who fetches the rest."""
-    with single(name) as whole:
-        expected = whole.ask(PROMPT).tokens
     answer = generation.generate(PROMPT, params)
-    assert (answer.error, answer.tokens) == (None, expected)
+    assert (answer.error, answer.tokens) == (None, expected(name))
     transferred = generation.transferred()
     assert transferred[reason] == 1, transferred
     generation.wait_until_free(1.0)
@@ -113,11 +121,11 @@ def test_some_blocks_come_and_others_do_not(
 def test_a_long_prompt_comes_in_parts(model: str, cut: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """By four connections, one of which may end early: what came before it is used."""
     monkeypatch.setattr(receiving, "_PART_BYTES", 1)
-    with pair(model, **PIECES) as [context, generation], single(model) as whole:
+    with pair(model, kv_transfer_timeout_ms=PATIENT_MS, **PIECES) as [context, generation]:
         told = context.context(PROMPT)
         params = told.params
         if cut is None:
-            assert generation.generate(PROMPT, params).tokens == whole.ask(PROMPT).tokens
+            assert generation.generate(PROMPT, params).tokens == expected(model)
             assert generation.transferred().keys() == {"blocks"}
             context.wait_until_free(TIMEOUT_MS / 2e3)
             return
@@ -125,8 +133,8 @@ def test_a_long_prompt_comes_in_parts(model: str, cut: int | None, monkeypatch: 
         sent = HEAD + cut * (wire.PIECE_BYTES + store.block_bytes) + 1
         with peer(passing(params, sent, leave)) as between:
             params = offered(params, addresses=between.addresses)
-            check(model, context, generation, params, "cut")
-            assert between.connections > 1
+            check(model, context, generation, params, "cut", frees=False)
+            between.wait_until_connected(2)
 
 
 @pytest.mark.parametrize("size", [0, 1, 24, 4096])
@@ -238,9 +246,9 @@ def keys(tmp_path: Path, *texts: str) -> list[dict[str, Any]]:
 
 def test_workers_with_one_key_trust_each_other(model: str, tmp_path: Path) -> None:
     [key] = keys(tmp_path, "0123456789abcdef")
-    with pair(model, **key) as [context, generation], single(model) as whole:
+    with pair(model, **key) as [context, generation]:
         told = context.context(PROMPT)
-        assert generation.generate(PROMPT, told.params).tokens == whole.ask(PROMPT).tokens
+        assert generation.generate(PROMPT, told.params).tokens == expected(model)
         assert generation.transferred().keys() == {"blocks"}
         # Of a client that has no key: not even a connection is made.
         with peer(hang) as anywhere:
@@ -287,13 +295,13 @@ def test_a_stranger_who_asks_nonsense_is_sent_away(asked: tuple[int, int, int]) 
 
 
 def test_silent_connections_keep_nobody_else_out_for_long(model: str) -> None:
-    with pair(model) as [context, generation], single(model) as whole:
+    with pair(model) as [context, generation]:
         told = context.context(PROMPT)
         [address] = unpack(told.params, b"").offer.addresses  # type: ignore[union-attr]
         lines = [socket.create_connection(address) for _ in range(20)]
         time.sleep(1.2 * TIMEOUT_MS / 1e3)
         told = context.context(PROMPT)
-        assert generation.generate(PROMPT, told.params).tokens == whole.ask(PROMPT).tokens
+        assert generation.generate(PROMPT, told.params).tokens == expected(model)
         assert generation.transferred().keys() == {"blocks"}
         for line in lines:
             line.close()
@@ -301,7 +309,7 @@ def test_silent_connections_keep_nobody_else_out_for_long(model: str) -> None:
 
 @pytest.mark.parametrize("blocks", [None, 0, 1])
 def test_a_request_is_cancelled_while_its_blocks_come(model: str, blocks: int | None) -> None:
-    with pair(model, **PIECES) as [context, generation], single(model) as whole:
+    with pair(model, **PIECES) as [context, generation]:
         told = context.context(PROMPT)
         store = context.executor._engine.handover._store  # type: ignore[union-attr]
         act: Act = hang
@@ -318,7 +326,7 @@ def test_a_request_is_cancelled_while_its_blocks_come(model: str, blocks: int | 
             generation.wait_until_free(0.3)
             assert time.monotonic() - started < 0.35
         assert generation.transferred() == {"blocks": 0}
-        assert generation.ask(PROMPT).tokens == whole.ask(PROMPT).tokens
+        assert generation.ask(PROMPT).tokens == expected(model)
         context.wait_until_free()
 
 
@@ -353,8 +361,8 @@ def test_transfers_that_none_begins_in_time_are_given_up(model: str) -> None:
         while sum(one.final for one in told.values()) < len(ids):
             collect(unpack_rows(generation.executor.await_responses(1.0)), told)
         assert time.monotonic() - started < 10 * TIMEOUT_MS / 1e3
-        expected = [whole.ask(prompt, 4).tokens for prompt in prompts]
-        assert [told[client_id, 0].tokens for client_id in ids] == expected
+        wanted = [whole.ask(prompt, 4).tokens for prompt in prompts]
+        assert [told[client_id, 0].tokens for client_id in ids] == wanted
         transferred = generation.transferred()
         assert transferred["timeout"] + transferred["busy"] == len(ids)
         assert transferred["busy"] > 0

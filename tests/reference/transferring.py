@@ -195,6 +195,13 @@ class Peer:
         with suppress(OSError), connection:
             self._act(connection)
 
+    def wait_until_connected(self, count: int) -> None:
+        """Until so many connections were accepted: a receiver may be through before it hears of it."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.connections < count:
+            assert time.monotonic() < deadline, f"{self.connections} connections"
+            time.sleep(0.002)
+
     def close(self) -> None:
         for one in (self._listener, *self._open):
             with suppress(OSError):
