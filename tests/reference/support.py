@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from inflight.executors.base import FinishReason, OutputConfig, Request, ResponseBatch, SamplingConfig
+from inflight.executors.reference.assembly import _load_hearing
 from inflight.executors.reference.core.adapters import Adapters
 from inflight.executors.reference.core.admission import Bounds
 from inflight.executors.reference.core.blocks import BlockPool
@@ -32,6 +33,7 @@ from inflight.executors.reference.core.scheduler import CapacitySchedulerPolicy,
 from inflight.executors.reference.model.config import ModelConfig, load_config
 from inflight.executors.reference.model.processor import load_processor
 from inflight.executors.reference.numpy.cache import PagedCache
+from inflight.executors.reference.numpy.hearing import NumpyHearing
 from inflight.executors.reference.numpy.model import NumpyModel, load_model
 from inflight.executors.reference.numpy.runner import NumpyRunner
 from inflight.executors.reference.numpy.sight import NumpySight
@@ -116,7 +118,8 @@ def engine(
         sight = None
         if loaded.tower is not None and config.vision is not None:
             sight = NumpySight(loaded.tower, load_processor(FIXTURES / name, config.vision), image_bytes)
-        runner = NumpyRunner(loaded, cache, depth, sight=sight)
+        hearing = None if loaded.encoder is None else NumpyHearing(loaded.encoder, 1 << 30)
+        runner = NumpyRunner(loaded, cache, depth, sight=sight, hearing=hearing)
     return Engine(
         runner,
         BlockPool(
@@ -139,6 +142,7 @@ def engine(
             window=window,
             hidden_size=config.hidden_size,
             reuses_blocks=reuse,
+            hearing=_load_hearing(FIXTURES / name, config),
         ),
         lookup,
         proposer,
@@ -183,6 +187,7 @@ def torch_runner(
 
     from inflight.executors.reference.model.weights import CheckpointWeights, find_weights
     from inflight.executors.reference.pytorch import operations
+    from inflight.executors.reference.pytorch.hearing import TorchHearing
     from inflight.executors.reference.pytorch.model import TorchModel
     from inflight.executors.reference.pytorch.runner import TorchRunner
     from inflight.executors.reference.pytorch.vision import TorchSight
@@ -200,7 +205,11 @@ def torch_runner(
     if model.tower is not None:
         processor = load_processor(FIXTURES / name, model.tower.config)
         sight = TorchSight(model.tower, processor, image_bytes)
-    return TorchRunner(model, num_blocks, limits, num_host_blocks=num_host_blocks, sight=sight)
+    slots = limits.max_batch_size
+    hearing = None if model.encoder is None else TorchHearing(model.encoder, slots, slots)
+    return TorchRunner(
+        model, num_blocks, limits, num_host_blocks=num_host_blocks, sight=sight, hearing=hearing
+    )
 
 
 def request(

@@ -1,4 +1,4 @@
-"""A model that hears, against what Hugging Face transformers makes of the same clips."""
+"""A model that hears, on every runner, against what Hugging Face transformers makes of the same clips."""
 
 from __future__ import annotations
 
@@ -29,14 +29,27 @@ MODEL = FIXTURES / NAME
 PROMPT = [START, ENGLISH, TRANSCRIBE, NO_TIMES]
 
 
-def made(**options: Any) -> Executor:
+def made(device: str = "cpu", backend: str = "numpy", **options: Any) -> Executor:
     own = {"max_batch_size": 4, "tokens_per_block": 4, "max_tokens_in_paged_kv_cache": 2048, **options}
-    return create(MODEL, **own)
+    return create(MODEL, device, backend=backend, dtype="float32", **own)
+
+
+#: A device and a backend.
+Runner = tuple[str, str]
+
+
+@pytest.fixture(scope="module", params=["numpy", "pytorch", "cuda"])
+def runner(request: pytest.FixtureRequest) -> Runner:
+    if request.param != "numpy":
+        torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+        if request.param == "cuda" and not torch.cuda.is_available():
+            pytest.skip("there is no NVIDIA GPU")
+    return ("cuda", "pytorch") if request.param == "cuda" else ("cpu", request.param)
 
 
 @pytest.fixture(scope="module")
-def executor() -> Iterator[Executor]:
-    subject = made()
+def executor(runner: Runner) -> Iterator[Executor]:
+    subject = made(*runner)
     yield subject
     subject.shutdown()
 
@@ -51,6 +64,9 @@ def drain(subject: Executor, count: int) -> tuple[AllTold, dict[int, tuple[int, 
         assert rows, "nothing came within a minute"
         errors |= {rows[row].client_id: (code, text) for row, code, text in batch.errors}
         collect(rows, told)
+        for row, tensor in batch.tensors:
+            one = told[rows[row].client_id, rows[row].sequence_index]
+            one.logits.append(np.frombuffer(tensor.data, "<f4").reshape(tensor.shape)[0])
     return told, errors
 
 
@@ -102,6 +118,19 @@ def test_logits_are_those_of_transformers(name: str) -> None:
     np.testing.assert_allclose(subject.logits(hidden), own.logits, atol=1e-4)
 
 
+def test_logits_of_a_transcript_are_those_of_transformers(executor: Executor) -> None:
+    """Next to one another, in the graphs of a GPU; as they come, before the rules."""
+    cases = [heard.case(name) for name in CASES]
+    output = {"return_generation_logits": True}
+    executor.enqueue([asked(at, one.prompt, one.clip, output=output) for at, one in enumerate(cases)])
+    told, errors = drain(executor, len(cases))
+    assert not errors
+    for at, one in enumerate(cases):
+        found = told[at, 0]
+        assert found.tokens == one.tokens
+        np.testing.assert_allclose(np.concatenate(found.logits), one.logits, atol=1e-4)
+
+
 def test_a_bare_start_asks_for_the_language(executor: Executor) -> None:
     executor.enqueue([asked(number, [START], number, max_tokens=1) for number in range(CLIPS)])
     told, _ = drain(executor, CLIPS)
@@ -109,11 +138,11 @@ def test_a_bare_start_asks_for_the_language(executor: Executor) -> None:
     assert [told[number, 0].tokens for number in range(CLIPS)] == wanted
 
 
-def test_no_block_of_one_clip_is_found_with_another(executor: Executor) -> None:
+def test_no_block_of_one_clip_is_found_with_another(executor: Executor, runner: Runner) -> None:
     """The prompt fills two blocks, and is the same."""
     prompt = [heard.BEFORE, 3, 4, 11, START, ENGLISH, TRANSCRIBE, NO_TIMES]
     for number in range(CLIPS):
-        alone = made(enable_kv_cache_reuse=False)
+        alone = made(*runner, enable_kv_cache_reuse=False)
         alone.enqueue([asked(0, prompt, number)])
         told, _ = drain(alone, 1)
         alone.shutdown()
@@ -153,9 +182,9 @@ def test_what_is_announced(executor: Executor) -> None:
     assert not {"lora", "guided_decoding", "embeddings", "prompt_tuning"} & set(capabilities)
 
 
-def test_clips_in_memory_bound_the_batch() -> None:
+def test_clips_in_memory_bound_the_batch(runner: Runner) -> None:
     clip = heard.hearing().clip_bytes(4)
-    subject = made(audio_cache_memory_bytes=2 * clip)
+    subject = made(*runner, audio_cache_memory_bytes=2 * clip)
     assert subject.info().max_batch_size == 2
     cases = [heard.case(name) for name in CASES]
     subject.enqueue([asked(at, one.prompt, one.clip) for at, one in enumerate(cases)])
@@ -163,11 +192,16 @@ def test_clips_in_memory_bound_the_batch() -> None:
     subject.shutdown()
     assert [told[at, 0].tokens for at in range(len(cases))] == [one.tokens for one in cases]
     with pytest.raises(OptionError, match="audio_cache_memory_bytes"):
-        made(audio_cache_memory_bytes=clip - 1)
+        made(*runner, audio_cache_memory_bytes=clip - 1)
 
 
 @pytest.mark.parametrize(
-    "options", [{"backend": "pytorch"}, {"batch_invariant": True}, {"cache_transceiver_backend": "tcp"}]
+    "options",
+    [
+        {"speculative_model": "m", "max_draft_len": 4},
+        {"batch_invariant": True},
+        {"cache_transceiver_backend": "tcp"},
+    ],
 )
 def test_options_that_do_not_work_are_refused_by_name(options: dict[str, Any]) -> None:
     with pytest.raises(OptionError, match="WhisperForConditionalGeneration"):

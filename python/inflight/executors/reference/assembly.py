@@ -61,11 +61,10 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
     job = ranks.find()
     # NumPy takes its number of threads when it is first imported: below, not with this package.
     import_numpy_for(config.hidden_size)
-    # What hears is computed by NumPy.
-    device = "cpu" if config.hearing is not None and device == "auto" else find_device(device)
+    device = find_device(device)
     values = parse_options(options, CUDA_DEFAULTS if device == "cuda" else None)
     config = limit_windows(config, values)
-    values = _limit_clips(config, values)
+    values = _limit_clips(config, values, device)
 
     from inflight.executors.base import ModelInfo
 
@@ -158,11 +157,6 @@ def _load_engine(
         alone = team is None and config.hearing is None and not values.batch_invariant
         faster = alone and is_faster_on_cpu(config.hidden_size)
         backend = "pytorch" if device == "cuda" or faster else "numpy"
-    if backend == "pytorch" and config.hearing is not None:
-        raise OptionError(
-            f"`{config.architecture}` needs backend `numpy`, on the CPU",
-            "leave out the options `backend` and `device`",
-        )
     if backend == "pytorch":
         from .pytorch.build import build
     else:
@@ -313,11 +307,12 @@ def _load_hearing(model_dir: Path, config: ModelConfig) -> Hearing | None:
     return Hearing(samples_of(config.hearing), RATE, load_marks(model_dir, config.vocab_size))
 
 
-def _limit_clips(config: ModelConfig, values: Options) -> Options:
-    """No more sequences at once than clips fit in memory."""
+def _limit_clips(config: ModelConfig, values: Options, device: str) -> Options:
+    """No more sequences at once than clips fit in memory, in the type that the model has on the device."""
     if config.hearing is None:
         return values
-    clip = config.hearing.clip_bytes(4)
+    is_half = values.dtype in ("float16", "bfloat16") or (values.dtype == "auto" and device == "cuda")
+    clip = config.hearing.clip_bytes(2 if is_half else 4)
     most = values.audio_cache_memory_bytes // clip
     if not most:
         raise OptionError(

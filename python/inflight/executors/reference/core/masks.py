@@ -74,8 +74,21 @@ class Guide:
             self.masks.compute_noted()
         return self._row()
 
+    @property
+    def outweighs(self) -> int | None:
+        """A guide may be more than a mask: where the tokens from this one on are together likelier than every
+        other, one of them must come next. None: no such rule holds now."""
+        return None
+
     def weigh(self, logits: Float32) -> None:
-        """Edits the logits that the mask has left, in place, where a guide is more than a mask."""
+        """Applies that rule to the logits that the mask has left, in place."""
+        first = self.outweighs
+        if first is None:
+            return
+        best = logits.max()
+        together = np.exp(logits[first:] - best).sum(dtype=np.float64)
+        if together > np.exp(logits[:first].max() - best):
+            logits[:first] = np.finfo(np.float32).min
 
     def observe(self, token: int) -> None:
         """Advances by a token that the mask allows."""

@@ -25,7 +25,12 @@ _LOG = logging.getLogger("inflight.reference")
 _DEFAULT_CACHE_BYTES = 2 * 1024**3
 
 #: On a GPU an iteration of many tokens is as cheap a token as it gets: 8192 is TensorRT-LLM's default.
-CUDA_DEFAULTS: Mapping[str, Any] = {"max_batch_size": 256, "max_num_tokens": 8192}
+#: Of a model that hears, 32 requests at once with the largest encoder.
+CUDA_DEFAULTS: Mapping[str, Any] = {
+    "max_batch_size": 256,
+    "max_num_tokens": 8192,
+    "audio_cache_memory_bytes": 8 << 30,
+}
 
 _DEFAULT_NUM_TOKENS = 256
 
@@ -211,7 +216,8 @@ class Options:
     audio_cache_memory_bytes: int = option(
         "int",
         "Memory for what a model that hears keeps of each clip; it bounds how many requests run at once: one"
-        " takes up to half a gigabyte. The latest stay for a second request with the same clip",
+        " takes up to half a gigabyte in float32. The latest stay for a second request with the same clip."
+        " On a GPU 8 GiB by default",
         default=2 << 30,
         minimum=1,
     )

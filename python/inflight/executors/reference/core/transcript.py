@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from inflight.executors.reference.model.array_types import Float32
 from inflight.model.files import read_json
 
 from .masks import Bits, Mask, RuleGuide
@@ -117,15 +116,10 @@ class TranscriptRules(RuleGuide):
         bits[: len(packed)] = packed
         return bits
 
-    def weigh(self, logits: Float32) -> None:
+    @property
+    def outweighs(self) -> int | None:
         """A time must come where times together are likelier than every other token."""
-        first = self._marks.first_time
-        if not self._times or first is None or self._times_must_not_come():
-            return
-        best = logits.max()
-        times = np.exp(logits[first:] - best).sum(dtype=np.float64)
-        if times > np.exp(logits[:first].max() - best):
-            logits[:first] = np.finfo(np.float32).min
+        return self._marks.first_time if self._times and not self._times_must_not_come() else None
 
     def observe(self, token: int) -> None:
         first = self._marks.first_time

@@ -27,7 +27,8 @@ _FILE = "preprocessor_config.json"
 #: Of the scale of Slaney's Auditory Toolbox: linear below, logarithmic above, 27 steps to 6.4 times as high.
 _LINEAR_TO, _LINEAR_STEP = 1000.0, 200.0 / 3
 _LOG_STEP = np.log(6.4) / 27.0
-_FLOOR = 1e-10
+#: Power that counts as silence, and decades below the loudest that are told apart.
+FLOOR, RANGE = 1e-10, 8.0
 
 
 def samples_of(config: HearingConfig) -> int:
@@ -67,16 +68,16 @@ def log_mel(samples: Float32, mels: int, frames: int) -> Float32:
     whole[: len(samples)] = samples
     padded = np.pad(whole, WINDOW // 2, mode="reflect")
     cut = np.lib.stride_tricks.sliding_window_view(padded, WINDOW)[::HOP][:frames]
-    spectrum = np.fft.rfft(cut * _hann())
+    spectrum = np.fft.rfft(cut * hann())
     power = spectrum.real**2 + spectrum.imag**2
-    levels = np.log10(np.maximum(power @ mel_filters(mels), _FLOOR))
-    np.maximum(levels, levels.max() - 8.0, out=levels)
+    levels = np.log10(np.maximum(power @ mel_filters(mels), FLOOR))
+    np.maximum(levels, levels.max() - RANGE, out=levels)
     return cast(Float32, ((levels.T + 4.0) / 4.0).astype(np.float32))
 
 
 @lru_cache(maxsize=1)
-def _hann() -> npt.NDArray[np.float64]:
-    """Periodic: of one sample more, without the last."""
+def hann() -> npt.NDArray[np.float64]:
+    """The window ``[WINDOW]``. Periodic: of one sample more, without the last."""
     return np.hanning(WINDOW + 1)[:-1]
 
 

@@ -20,6 +20,7 @@ from inflight.executors.reference.errors import OptionError
 from inflight.executors.reference.model import split
 from inflight.executors.reference.model.config import ModelConfig
 from inflight.executors.reference.model.layers import Weights
+from inflight.executors.reference.model.log_mel import WINDOW
 from inflight.executors.reference.model.processor import Processor, load_processor
 from inflight.executors.reference.model.weights import CheckpointWeights, find_weights
 from inflight.executors.reference.parallel.team import Team
@@ -30,6 +31,8 @@ from .block_store import TorchBlocks
 from .communicator import TorchCommunicator, connect, local_device
 from .compressed import has_fp8
 from .device import choose_dtype, open_device
+from .encoder import TorchEncoder
+from .hearing import TorchHearing
 from .model import TorchModel
 from .runner import TorchRunner
 from .steps import DeviceSteps
@@ -82,6 +85,7 @@ def build(
                 options.lora_cache_gpu_memory_fraction,
                 options.lora_cache_host_memory_bytes,
                 _sight(model_dir, options, model),
+                _hearing(options, model),
             )
     except torch.OutOfMemoryError as error:
         total = torch.cuda.get_device_properties(place).total_memory
@@ -108,6 +112,27 @@ def _sight(model_dir: Path, options: Options, model: TorchModel) -> TorchSight |
         return None
     processor = load_processor(model_dir, model.tower.config)
     return TorchSight(model.tower, processor, options.image_cache_memory_bytes)
+
+
+def _hearing(options: Options, model: TorchModel) -> TorchHearing | None:
+    """What a model that hears listens with, before graphs are captured: they read where its clips are."""
+    if model.encoder is None:
+        return None
+    return TorchHearing(model.encoder, _clips(options, model.encoder), options.max_batch_size)
+
+
+def _clips(options: Options, encoder: TorchEncoder) -> int:
+    """Clips that are kept: one a sequence, and as many again for second requests, as far as they may."""
+    within = options.audio_cache_memory_bytes // encoder.config.clip_bytes(encoder.dtype.itemsize)
+    return int(min(within, 2 * options.max_batch_size))
+
+
+def _encoder_bytes(options: Options, encoder: TorchEncoder) -> int:
+    """What clips take, and some times what the encoder makes of one: its layers, and its transform."""
+    config, element = encoder.config, encoder.dtype.itemsize
+    layers = element * config.positions * (8 * config.hidden_size + 3 * config.intermediate_size)
+    transform = 8 * 8 * config.frames * WINDOW
+    return int(_clips(options, encoder) * config.clip_bytes(element) + layers + transform)
 
 
 def _load(
@@ -179,6 +204,8 @@ def _sizes(model_dir: Path, options: Options, model: TorchModel, team: Team | No
         working += _tower_bytes(
             load_processor(model_dir, model.tower.config), options.max_image_tokens, element
         )
+    if model.encoder is not None:
+        working += _encoder_bytes(options, model.encoder)
     # The tokens of each sequence slot.
     working += 4 * options.max_batch_size * model.shape.max_seq_len
     return plan_sizes(options, config, cached, max(0, int(free * FREE_MEMORY_FRACTION) - working))

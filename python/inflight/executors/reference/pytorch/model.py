@@ -23,6 +23,7 @@ from inflight.executors.reference.model.rope import inverse_frequencies
 from . import operations
 from .adapters import Adapted, adapt_expert
 from .communicator import DeviceCommunicator, OneDevice
+from .encoder import Listening, TorchEncoder
 from .operations import Context, Shape, Tensor
 from .vision import TorchTower
 
@@ -52,6 +53,8 @@ class Rows:
     #: Of a model that sees, what turns the rows: int32 ``[T]``, or by time, row and column ``[3, T]`` where
     #: the three may differ.
     turned: Tensor | None = None
+    #: Of a model that hears.
+    listening: Listening | None = None
 
 
 class TorchModel:
@@ -102,6 +105,10 @@ class TorchModel:
             self.tower = TorchTower(config.vision, weights)
             sections = torch.tensor(config.rope.sections)
             self._turns_by = torch.arange(3).repeat_interleave(sections).to(self.device)
+        #: Of a model that hears.
+        self.encoder = None
+        if config.hearing is not None:
+            self.encoder = TorchEncoder(config.hearing, weights, kernels, tokens_per_block)
         self._keys: list[Tensor] = []
         self._values: list[Tensor] = []
         #: Called with the index of each layer before it is queued.
@@ -120,6 +127,7 @@ class TorchModel:
         """What the weights take."""
         tables = sum(table.nbytes for table in self._rope)
         tables += 0 if self.tower is None else self.tower.memory_bytes
+        tables += 0 if self.encoder is None else self.encoder.memory_bytes
         return int(tables + sum(tensor.nbytes for tensor in held(self._ends, *self._layers).values()))
 
     def allocate_cache(self, num_blocks: int, num_host_blocks: int = 0) -> None:
@@ -199,6 +207,8 @@ class TorchModel:
             mixed = mixed.reshape(len(mixed), -1)
             delta, more = self._product(rows, index, "output", mixed, layer.output, layer.output_bias)
             delta = self.communicator.all_reduce(delta)
+            if self.encoder is not None and rows.listening is not None:
+                delta, more = self.encoder.listen(x, delta, index, rows.listening, more), None
             normed = self._norm(x, delta, layer.post_norm, layer.post_norm_bias, more)
             delta, more = self._mlp(normed, layer, rows, index)
             delta = self.communicator.all_reduce(delta)

@@ -161,7 +161,10 @@ def activate(x: Tensor, activation: Activation, gated: bool, more: Tensor | None
     ``more`` is added to ``x`` first."""
     wide = _with(x, more).float()
     active, factor = wide.chunk(2, dim=-1) if gated else (wide, None)
-    active = functional.silu(active) if activation == "silu" else functional.gelu(active, approximate="tanh")
+    if activation == "silu":
+        active = functional.silu(active)
+    else:
+        active = functional.gelu(active, approximate="tanh" if activation == "gelu_tanh" else "none")
     return (active if factor is None else active * factor).to(x.dtype)
 
 

@@ -24,6 +24,7 @@ from inflight.executors.reference.model.lora import Adapter
 from inflight.executors.reference.parallel.team import Leader
 
 from . import operations, sampling
+from .hearing import TorchHearing
 from .model import TorchModel
 from .operations import Tensor
 from .packing import Packed
@@ -76,9 +77,10 @@ class TorchRunner:
         lora_fraction: float = 0.3,
         lora_host_bytes: int = 1 << 30,
         sight: TorchSight | None = None,
+        hearing: TorchHearing | None = None,
     ) -> None:
-        """``sight`` is that of a model that sees."""
-        self._sight = sight
+        """``sight`` is that of a model that sees, ``hearing`` that of one that hears."""
+        self._sight, self._hearing = sight, hearing
         #: By slot: what is added to the positions of a sequence whose prompt has images.
         self._offsets = np.zeros(limits.max_batch_size, dtype=np.int32)
         self._steps = (
@@ -159,6 +161,9 @@ class TorchRunner:
         self._note_tables(work)
         if self._sight is not None:
             self._note_offsets(work)
+        if self._hearing is not None and (work.chunks or work.entering):
+            entering = [*(chunk.sequence for chunk in work.chunks), *work.entering]
+            self._hearing.enter(entering, self._upload)
         generation = work.inputs
         if work.entering:
             self._sampling.enter(work.entering)
@@ -304,7 +309,10 @@ class TorchRunner:
         embedded = packed.take_virtual(work, self._vocab_size)
         tables, adapters = self._probe_tables(work), self._adapters(work)
         pictured, turned = self._pictured(work, packed), self._turned(work)
-        logits = self._steps.mix(packed, tables, keeps_hidden, adapters, embedded, pictured, turned)
+        heard = None
+        if self._hearing is not None and work.probes:
+            heard = self._hearing.places([probe.sequence for probe in work.probes])
+        logits = self._steps.mix(packed, tables, keeps_hidden, adapters, embedded, pictured, turned, heard)
         if keeps_hidden or work.probes:
             chunks = packed.moved_chunks(packed.shape.rounded())
             self._report_prompts(work, [row for row, *_ in chunks[: len(work.chunks)]], launched)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from inflight.executors.reference.core.masks import stacked
+from inflight.executors.reference.core.masks import Guide, stacked
 from inflight.executors.reference.core.runner import LogProbs
 from inflight.executors.reference.core.sampler import BANNED, SamplerState
 from inflight.executors.reference.core.sequence import SequenceState
@@ -180,7 +180,21 @@ def _edit(logits: Tensor, states: Sequence[SamplerState], upload: Upload) -> Non
         allowed = _unpacked(upload(stacked([guide for _, guide in guided])), logits.shape[1])
         places = upload(np.array([row for row, _ in guided], dtype=np.int64))
         logits[places] = logits[places].masked_fill(~allowed, float(BANNED))
+        _weigh(logits, guided, upload)
     logits.clamp_(min=float(BANNED))
+
+
+def _weigh(logits: Tensor, guided: Sequence[tuple[int, Guide]], upload: Upload) -> None:
+    """`Guide.weigh` of all rows, in place."""
+    weighing = [(row, guide.outweighs) for row, guide in guided if guide.outweighs is not None]
+    if not weighing:
+        return
+    rows, firsts = upload(np.array(weighing, dtype=np.int64).T)
+    own = logits[rows]
+    late = torch.arange(own.shape[1], device=own.device) >= firsts[:, None]
+    together = own.masked_fill(~late, -torch.inf).double().logsumexp(-1)
+    held_back = together > own.masked_fill(late, -torch.inf).amax(-1)
+    logits[rows] = own.masked_fill(held_back[:, None] & ~late, float(BANNED))
 
 
 def _unpacked(packed: Tensor, vocab_size: int) -> Tensor:

@@ -28,6 +28,7 @@ from inflight.executors.reference.parallel.team import Leader
 
 from . import operations
 from .adapters import Adapted, DeviceAdapters, Spans
+from .encoder import slots_of_rows
 from .model import Rows, TorchModel
 from .operations import CONTEXT_TILE, Context, Tensor
 from .packing import Array, Packed, PackedShape, Spare, padded_generation
@@ -185,6 +186,7 @@ class DeviceSteps:
         embedded: Embedded | None = None,
         pictured: Sequence[tuple[range, Tensor]] = (),
         turned: Array | None = None,
+        heard: Array | None = None,
     ) -> Tensor:
         """Logits of an iteration with prompts; the best tokens of its choosing rows are in ``chosen``.
 
@@ -192,7 +194,7 @@ class DeviceSteps:
         of the packed rows can be asked for. ``adapters`` are those of the generation rows, then of the chunks
         and probes, if there are any; ``embedded`` are packed rows, and so are those ``pictured``, with the
         embeddings of images. ``turned [3, tokens]`` is what turns the prompts' tokens, where that is not
-        their positions.
+        their positions; ``heard [probes]`` is where the clips of those with ``probe_tables`` are.
         """
         keeps_hidden = keeps_hidden or probe_tables is not None
         by_hand = keeps_hidden or embedded is not None or turned is not None
@@ -220,7 +222,8 @@ class DeviceSteps:
             padding = ((0, 0), (0, shape.tokens - turned.shape[1]))
             turns = self.upload(np.pad(turned.astype(np.int32), padding))
         adapted = self._adapted(_spans(adapters, packed, shape), shape.generation + shape.tokens)
-        hidden, logits = self._prompts(buffer, shape, chunks, tables, adapted, virtual, turns)
+        places = None if heard is None else self.upload(heard)
+        hidden, logits = self._prompts(buffer, shape, chunks, tables, adapted, virtual, turns, places)
         self._hidden = hidden if keeps_hidden else None
         return logits
 
@@ -338,8 +341,16 @@ class DeviceSteps:
         inputs = self._inputs[: 5 * count].view(5, count)
         token_ids, cache_slots = self._operations.prepare(inputs, self.chosen, self._block_tables, self._size)
         turned = self._turned(inputs)
+        encoder = self._model.encoder
         rows = Rows(
-            token_ids, inputs[2], cache_slots, inputs[3], self._block_tables, adapted=adapted, turned=turned
+            token_ids,
+            inputs[2],
+            cache_slots,
+            inputs[3],
+            self._block_tables,
+            adapted=adapted,
+            turned=turned,
+            listening=None if encoder is None else encoder.listening(inputs[3]),
         )
         return self._choose(self._model.forward(rows))
 
@@ -418,6 +429,7 @@ class DeviceSteps:
         adapted: Adapted | None = None,
         embedded: tuple[Tensor, Tensor] | None = None,
         turns: Tensor | None = None,
+        heard: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Hidden states and the logits of choosing rows, from a packed iteration: what graphs hold."""
         generation, ids, positions, slots, tiles, choosing = buffer.split(shape.sizes)
@@ -438,7 +450,11 @@ class DeviceSteps:
         tables = self._block_tables
         if probe_tables is not None:
             tables = torch.cat((tables, probe_tables))
-        rows = Rows(ids, positions, slots, inputs[3], tables, context, adapted, embedded, turned)
+        listening = None
+        if self._model.encoder is not None:
+            own = slots_of_rows(inputs[3], context, len(ids), self.spare.slot)
+            listening = self._model.encoder.listening(own, heard)
+        rows = Rows(ids, positions, slots, inputs[3], tables, context, adapted, embedded, turned, listening)
         hidden = self._model.forward(rows)
         return hidden, self._choose(hidden[choosing[: len(self.chosen)].long()])
 
@@ -489,10 +505,11 @@ class LedSteps(DeviceSteps):
         embedded: Embedded | None = None,
         pictured: Sequence[tuple[range, Tensor]] = (),
         turned: Array | None = None,
+        heard: Array | None = None,
     ) -> Tensor:
         _refuse(adapters)
-        if pictured or turned is not None:
-            raise RuntimeError("a vision tower is not split over ranks: such a model is refused")
+        if pictured or turned is not None or heard is not None:
+            raise RuntimeError("towers and encoders are not split over ranks: such a model is refused")
         self._leader.call("mix", packed, probe_tables, keeps_hidden, (), embedded)
         return super().mix(packed, probe_tables, keeps_hidden, (), embedded)
 
