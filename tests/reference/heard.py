@@ -6,7 +6,6 @@ What transformers makes of the cases is in `heard.npz` (see `fixtures/ORIGIN.md`
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,6 +19,7 @@ from inflight.executors.base import NamedTensor, Request
 from inflight.executors.reference.model.config import load_config
 from inflight.executors.reference.model.hearing import HearingConfig
 
+from .served import LETTERS, copy_fixture, write_tokenizer
 from .support import FIXTURES, request
 
 NAME = "whisper"
@@ -112,26 +112,16 @@ _SPECIAL = (
     "<|nospeech|>",
     "<|notimestamps|>",
 )
-_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,?!'-:;()"
 
 
 def write_served(folder: Path) -> Path:
     """The fixture as a checkpoint that is served, with letters as tokens."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models
-
-    shutil.copytree(FIXTURES / NAME, folder)
-    (folder / "heard.npz").unlink()
-    times = [f"<|{step / 50:.2f}|>" for step in range(101)]
-    names = ["<unk>", *_LETTERS, *_SPECIAL, *times]
-    assert (names.index("<|endoftext|>"), names.index("<|0.00|>")) == (END, FIRST_TIME)
-    tokenizer = Tokenizer(
-        models.BPE({name: place for place, name in enumerate(names)}, [], unk_token="<unk>")
-    )
-    tokenizer.decoder = decoders.Fuse()
-    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in _SPECIAL])
+    copy_fixture(NAME, folder, "heard.npz")
     # As published: times are tokens of their own, and not special.
-    tokenizer.add_tokens([AddedToken(name, special=False) for name in times])
-    tokenizer.save(str(folder / "tokenizer.json"))
+    times = [f"<|{step / 50:.2f}|>" for step in range(101)]
+    names = ["<unk>", *LETTERS, *"'-:;()", *_SPECIAL, *times]
+    assert (names.index("<|endoftext|>"), names.index("<|0.00|>")) == (END, FIRST_TIME)
+    write_tokenizer(folder, names, _SPECIAL, times)
     settings = {"tokenizer_class": "WhisperTokenizer", "eos_token": "<|endoftext|>"}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return folder

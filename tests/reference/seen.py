@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,6 +29,7 @@ from inflight.executors.reference.model.config import load_config
 from inflight.executors.reference.model.processor import Processor, load_processor
 from inflight.executors.reference.model.vision import VisionConfig
 
+from .served import LETTERS, copy_fixture, write_tokenizer
 from .support import FIXTURES, AllTold, request, run
 
 NAME = "qwen2_5_vl"
@@ -141,24 +141,16 @@ TEMPLATE = (
     "{% elif 'text' in part %}{{ part.text }}{% endif %}{% endfor %}{% endif %}.{% endfor %}"
 )
 _SPECIAL = ("<unk>", "<s>", "</s>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
-_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ .,?!"
 
 
 def write_served(folder: Path, positions: int = 256) -> Path:
     """The fixture as a checkpoint that is served, for so many positions, with letters as tokens."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models
-
-    shutil.copytree(FIXTURES / NAME, folder)
+    copy_fixture(NAME, folder, "seen.npz")
     config = json.loads((folder / "config.json").read_text())
     config["text_config"]["max_position_embeddings"] = positions
     (folder / "config.json").write_text(json.dumps(config))
-    names = [*_SPECIAL[:3], *_LETTERS, *_SPECIAL[3:]]
+    names = [*_SPECIAL[:3], *LETTERS, *_SPECIAL[3:]]
     assert (len(names), names.index("<|image_pad|>")) == (64, IMAGE)
-    tokenizer = Tokenizer(
-        models.BPE({name: place for place, name in enumerate(names)}, [], unk_token="<unk>")
-    )
-    tokenizer.decoder = decoders.Fuse()
-    tokenizer.add_special_tokens([AddedToken(name, special=True) for name in _SPECIAL])
-    tokenizer.save(str(folder / "tokenizer.json"))
+    write_tokenizer(folder, names, _SPECIAL)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
     return folder
