@@ -29,7 +29,8 @@ def text(name: str, value: bytes) -> NamedTensor:
 def test_they_are_those_of_the_whole_prompt(tokens: int, size: int) -> None:
     draw = random.Random(tokens * size)
     prompt = [draw.randrange(1, 1 << 20) for _ in range(tokens)]
-    facts = find_facts(Request(1, prompt, 1, tensors=[text("inflight_cache_salt", b"salt")]), size)
+    asked = Request(1, prompt, 1, tensors=[text("inflight_cache_salt", b"salt")])
+    facts = find_facts(asked, size, lambda: bool(draw.randrange(2)))
     expected = reuse.chain(reuse.root(b"salt"), prompt, size)
     assert facts == PromptFacts(min(prompt), max(prompt), tuple(expected))
 
@@ -44,7 +45,7 @@ def test_they_are_those_of_the_whole_prompt(tokens: int, size: int) -> None:
 )
 def test_there_are_none(prompt: list[int], tensors: list[NamedTensor]) -> None:
     """Of short prompts, where more than the tokens counts, and of what is refused."""
-    assert find_facts(Request(1, prompt, 1, tensors=tensors), 4) is None
+    assert find_facts(Request(1, prompt, 1, tensors=tensors), 4, lambda: False) is None
 
 
 def test_the_engine_uses_them_and_finds_the_same_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

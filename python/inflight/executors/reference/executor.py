@@ -201,8 +201,8 @@ class ReferenceExecutor:
     def _find_facts(self, requests: Sequence[Request]) -> dict[int, PromptFacts]:
         if not self._engine.pool.reuses:
             return {}
-        size = self._engine.pool.tokens_per_block
-        found = {one.client_id: find_facts(one, size) for one in requests}
+        size, engine = self._engine.pool.tokens_per_block, self._engine
+        found = {one.client_id: find_facts(one, size, lambda: engine.has_work) for one in requests}
         return {client_id: facts for client_id, facts in found.items() if facts is not None}
 
     def _needs_preparation(self, request: Request) -> bool:
