@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from inflight.model.files import read_json
 
-from .masks import Bits, Mask, RuleGuide
+from .masks import Bits, Mask, RuleGuide, row_bytes
 
 #: Of the first timestamp, where the file states none: one second, in steps of 0.02 s.
 _FIRST_TIMESTAMP = 50
@@ -77,6 +78,20 @@ def parse_marks(values: Mapping[str, Any], vocab_size: int) -> Marks:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """All that decides which tokens may come next."""
+
+    asks_language: bool
+    is_first: bool
+    #: Whether times are ordered; and then, whether none may come, whether a part has ended, and the least
+    #: that may come.
+    orders_times: bool
+    times_must_not_come: bool
+    part_ended: bool
+    lowest_time: int | None
+
+
 class TranscriptRules(RuleGuide):
     """One sequence's place in its transcript."""
 
@@ -97,24 +112,11 @@ class TranscriptRules(RuleGuide):
         return TranscriptRules(self._marks, self._prompt, self._vocab_size)
 
     def mask(self) -> Mask:
-        marks = self._marks
-        if self._asks_language and self._count == 0:
-            mask = np.zeros(self._vocab_size, dtype=np.bool_)
-            mask[list(marks.languages)] = True
-            return mask
-        mask = np.ones(self._vocab_size, dtype=np.bool_)
-        mask[list(marks.suppressed)] = False
-        if self._count == 0:
-            mask[list(marks.suppressed_first)] = False
-        if self._times and marks.first_time is not None:
-            self._order_times(mask, marks.first_time)
-        return mask
+        return np.unpackbits(self.bits(), count=self._vocab_size, bitorder="little").view(np.bool_)
 
     def bits(self) -> Bits:
-        packed = np.packbits(self.mask(), bitorder="little")
-        bits: Bits = np.zeros(4 * ((self._vocab_size + 31) // 32), dtype=np.uint8)
-        bits[: len(packed)] = packed
-        return bits
+        """Shared with other sequences at such a place."""
+        return _bits(self._marks, self._vocab_size, self._place())
 
     @property
     def outweighs(self) -> int | None:
@@ -134,21 +136,48 @@ class TranscriptRules(RuleGuide):
         latest, before = self._were_times
         return latest and (before or self._count == 1)
 
-    def _order_times(self, mask: Mask, first: int) -> None:
-        """Times come in pairs, the end of one part and the beginning of the next, and never go back."""
-        marks, (latest, before) = self._marks, self._were_times
-        if marks.no_times is not None:
-            mask[marks.no_times] = False
-        if self._count == 0:
-            mask[:first] = False
-            if marks.last_first_time is not None:
-                mask[marks.last_first_time + 1 :] = False
-            return
-        if self._times_must_not_come():
-            mask[first:] = False
-        elif latest and marks.end is not None:
-            # A part has ended: another begins, or the transcript ends.
-            mask[: marks.end] = False
-        if self._last_time is not None:
-            opens = latest and not (before or self._count == 1)
-            mask[first : self._last_time + (0 if opens else 1)] = False
+    def _place(self) -> _Place:
+        (latest, before), is_first = self._were_times, self._count == 0
+        if not self._times:
+            return _Place(self._asks_language and is_first, is_first, False, False, False, None)
+        opens = latest and not (before or self._count == 1)
+        lowest = None if self._last_time is None else self._last_time + (0 if opens else 1)
+        return _Place(False, is_first, True, self._times_must_not_come(), latest, lowest)
+
+
+@lru_cache(maxsize=1024)
+def _bits(marks: Marks, vocab_size: int, place: _Place) -> Bits:
+    """The mask at a place. Few differ, and every sequence asks for one at every token."""
+    if place.asks_language:
+        mask: Mask = np.zeros(vocab_size, dtype=np.bool_)
+        mask[list(marks.languages)] = True
+    else:
+        mask = np.ones(vocab_size, dtype=np.bool_)
+        mask[list(marks.suppressed)] = False
+        if place.is_first:
+            mask[list(marks.suppressed_first)] = False
+        if place.orders_times and marks.first_time is not None:
+            _order_times(mask, marks, marks.first_time, place)
+    packed = np.packbits(mask, bitorder="little")
+    bits: Bits = np.zeros(row_bytes(vocab_size), dtype=np.uint8)
+    bits[: len(packed)] = packed
+    bits.flags.writeable = False
+    return bits
+
+
+def _order_times(mask: Mask, marks: Marks, first: int, place: _Place) -> None:
+    """Times come in pairs, the end of one part and the beginning of the next, and never go back."""
+    if marks.no_times is not None:
+        mask[marks.no_times] = False
+    if place.is_first:
+        mask[:first] = False
+        if marks.last_first_time is not None:
+            mask[marks.last_first_time + 1 :] = False
+        return
+    if place.times_must_not_come:
+        mask[first:] = False
+    elif place.part_ended and marks.end is not None:
+        # Another begins, or the transcript ends.
+        mask[: marks.end] = False
+    if place.lowest_time is not None:
+        mask[first : place.lowest_time] = False
