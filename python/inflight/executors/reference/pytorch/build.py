@@ -132,7 +132,7 @@ def _encoder_bytes(options: Options, encoder: TorchEncoder) -> int:
     config, element = encoder.config, encoder.dtype.itemsize
     layers = element * config.positions * (8 * config.hidden_size + 3 * config.intermediate_size)
     transform = 8 * 8 * config.frames * WINDOW
-    return int(_clips(options, encoder) * config.clip_bytes(element) + layers + transform)
+    return int((_clips(options, encoder) + 1) * config.clip_bytes(element) + layers + transform)
 
 
 def _load(

@@ -3,13 +3,15 @@ decoder attends to.
 
 Owns where keys and values of clips are: in blocks, as those of the cache are, so that the kernels for one new
 token a sequence attend to them, from CUDA graphs too. One clip is encoded at a time, so that what comes out
-does not depend on others. Knows nothing of samples or prompts.
+does not depend on others; on a GPU from a graph, which spares the host hundreds of launches. Knows nothing of
+samples or prompts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import torch
 import torch.nn.functional as functional
@@ -24,6 +26,7 @@ from inflight.executors.reference.model.hearing_layers import (
 )
 from inflight.executors.reference.model.layers import Weights, held
 
+from .capturing import no_collection
 from .operations import CONTEXT_TILE, Context, Shape, Tensor
 
 
@@ -57,6 +60,9 @@ class TorchEncoder:
             tokens_per_block,
             self._blocks * tokens_per_block,
         )
+        shape = (config.mels, config.frames)
+        self._spectrogram = torch.zeros(shape, dtype=torch.float32, device=self.device)
+        self._graph: Any = None
         self.allocate(1, 1)
 
     @property
@@ -72,35 +78,45 @@ class TorchEncoder:
         """What the weights and the clips take."""
         layers = (half for layer in self._layers for half in layer)
         weights = held(self._ends, *layers, *self._cross).values()
-        return sum(int(tensor.nbytes) for tensor in weights) + int(self._kept.nbytes)
+        return sum(int(tensor.nbytes) for tensor in weights) + int(self._kept.nbytes + self._made.nbytes)
 
     def allocate(self, clips: int, slots: int) -> None:
         """Makes room for so many clips, which so many sequence slots hear."""
-        shape = self.shape
+        shape, layers = self.shape, self.config.decoder_layers
+        block = (shape.kv_heads, shape.tokens_per_block, shape.head_dim)
         self.clips = clips
-        self._kept = torch.zeros(
-            (
-                2 * self.config.decoder_layers,
-                clips * self._blocks,
-                shape.kv_heads,
-                shape.tokens_per_block,
-                shape.head_dim,
-            ),
-            dtype=self.dtype,
-            device=self.device,
+        #: Keys of all layers, then values; of all clips, and of the one that is encoded.
+        self._kept, self._made = (
+            torch.zeros((2 * layers, blocks, *block), dtype=self.dtype, device=self.device)
+            for blocks in (clips * self._blocks, self._blocks)
         )
         self._tables = torch.zeros((slots, self._blocks), dtype=torch.int32, device=self.device)
 
     def hear(self, place: int, spectrogram: Tensor) -> None:
         """Keeps what the decoder attends to of a spectrogram ``[mels, frames]``, in the ``place`` of another
         clip."""
-        encoded, layers = self.encode(spectrogram), self.config.decoder_layers
-        blocks = slice(place * self._blocks, (place + 1) * self._blocks)
+        self._spectrogram.copy_(spectrogram)
+        if self._graph is None:
+            self._make()
+        else:
+            self._graph.replay()
+        self._kept[:, place * self._blocks : (place + 1) * self._blocks] = self._made
+
+    def capture(self) -> None:
+        """Encodes from a graph from now on; on a GPU, after `allocate`."""
+        self._make()  # compiles kernels and picks algorithms, which a capture must not
+        torch.cuda.synchronize(self.device)
+        self._graph = torch.cuda.CUDAGraph()
+        with no_collection(), torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            self._make()
+
+    def _make(self) -> None:
+        encoded, layers = self.encode(self._spectrogram), self.config.decoder_layers
         for index, layer in enumerate(self._cross):
             keys = self._operations.linear(encoded, layer.key)
             values = self._operations.linear(encoded, layer.value, layer.value_bias)
-            self._kept[index, blocks] = self._in_blocks(keys)
-            self._kept[layers + index, blocks] = self._in_blocks(values)
+            self._made[index] = self._in_blocks(keys)
+            self._made[layers + index] = self._in_blocks(values)
 
     def assign(self, slots: Tensor, places: Tensor) -> None:
         """Has slots hear the clips in ``places`` from now on."""

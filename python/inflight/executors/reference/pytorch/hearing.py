@@ -37,6 +37,8 @@ class TorchHearing:
         #: Where the clip of a name is, the latest used last.
         self._places: OrderedDict[bytes, int] = OrderedDict()
         self._by_slot: list[bytes | None] = [None] * slots
+        if encoder.device.type == "cuda":
+            encoder.capture()
         # The first transform and the first product of a shape are slow.
         encoder.hear(0, self._spectrogram(np.zeros(1, dtype=np.float32)))
 

@@ -7,14 +7,13 @@ keys and values that are written again, and nothing else that lasts.
 
 from __future__ import annotations
 
-import gc
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from .capturing import no_collection
 from .model import TorchModel
 
 #: Bytes of weights that a piece reads, at least: about 0.3 ms on an H200, where a graph more takes 0.01.
@@ -73,16 +72,3 @@ def layers_of_a_piece(weight_bytes: int, layers: int) -> int:
     """How many of a model's layers are in a piece; all of them where cutting would not pay."""
     pieces = max(1, min(layers, weight_bytes // _PIECE_BYTES))
     return -(-layers // pieces)
-
-
-@contextmanager
-def no_collection() -> Iterator[None]:
-    """Keeps Python from freeing cycles: what another model leaves may be CUDA's, and freeing it ends a
-    capture."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

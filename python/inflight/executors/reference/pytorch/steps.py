@@ -28,11 +28,12 @@ from inflight.executors.reference.parallel.team import Leader
 
 from . import operations
 from .adapters import Adapted, DeviceAdapters, Spans
+from .capturing import no_collection
 from .encoder import slots_of_rows
 from .model import Rows, TorchModel
 from .operations import CONTEXT_TILE, Context, Tensor
 from .packing import Array, Packed, PackedShape, Spare, padded_generation
-from .pieces import Pieces, layers_of_a_piece, no_collection
+from .pieces import Pieces, layers_of_a_piece
 
 #: Prompt tokens of an iteration up to which launching its operations takes longer than spare rows do.
 _SMALL_PROMPTS = 512
