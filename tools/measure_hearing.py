@@ -125,11 +125,10 @@ def main() -> None:
         asking.ask(2, 4)
         encoding = [asking.ask(1, 1) for _ in range(2 * arguments.repeat)]
         print(f"encoding: {1e3 * statistics.median(encoding):.1f} ms", flush=True)
-        print("| clips at once | seconds | ms a token | seconds of audio a second |\n|---|---|---|---|")
+        print("| clips at once | seconds | seconds of audio a second |\n|---|---|---|")
         for batch in batches:
             seconds = statistics.median(asking.ask(batch, arguments.tokens) for _ in range(arguments.repeat))
-            step = 1e3 * (seconds - batch * statistics.median(encoding)) / arguments.tokens
-            print(f"| {batch} | {seconds:.2f} | {step:.2f} | {batch * SECONDS / seconds:.0f} |", flush=True)
+            print(f"| {batch} | {seconds:.2f} | {batch * SECONDS / seconds:.0f} |", flush=True)
         executor.shutdown()
 
 

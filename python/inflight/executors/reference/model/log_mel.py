@@ -27,7 +27,7 @@ _FILE = "preprocessor_config.json"
 #: Of the scale of Slaney's Auditory Toolbox: linear below, logarithmic above, 27 steps to 6.4 times as high.
 _LINEAR_TO, _LINEAR_STEP = 1000.0, 200.0 / 3
 _LOG_STEP = np.log(6.4) / 27.0
-#: Power that counts as silence, and decades below the loudest that are told apart.
+#: Power that counts as silence, and how many decades below the loudest levels end.
 FLOOR, RANGE = 1e-10, 8.0
 
 
