@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from inflight.executors.reference.core.transcript import Marks, TranscriptRules
 from inflight.executors.reference.model.config import load_config
 from inflight.executors.reference.model.weights import CheckpointWeights, find_weights
 from reference import heard
@@ -80,6 +81,30 @@ def test_a_clip_stays_while_a_slot_hears_it(device: str, monkeypatch: pytest.Mon
     assert set(encoded) == {0, 1}
     assert CLIPS <= len(encoded) < 2 * len(cases)
     assert subject.pool.used == 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_times_come_on_the_device_where_they_come_on_the_host(device: str) -> None:
+    """Rows of a batch, of which some may get no time, with logits around the limit."""
+    from inflight.executors.reference.pytorch import sampling
+
+    marks = Marks(first_time=20, last_first_time=25, no_times=19, end=2)
+    draw = np.random.default_rng(1)
+    logits = draw.normal(0, 1, (40, 30)).astype(np.float32)
+    logits[:, :20] += 1
+    guided = []
+    for row in range(0, 40, 2):
+        rules = TranscriptRules(marks, [0], 30)
+        rules.resume([[21, 3], [21, 3, 22, 22], [21]][row % 3])
+        guided.append((row, rules))
+    expected = logits.copy()
+    for row, rules in guided:
+        rules.weigh(expected[row])
+    found = torch.from_numpy(logits.copy()).to(device)
+    sampling._weigh(found, guided, lambda array: torch.from_numpy(array.copy()).to(device))
+    np.testing.assert_array_equal(found.cpu().numpy(), expected)
+    changed = (expected != logits).any(axis=1)
+    assert 0 < changed.sum() < sum(rules.outweighs is not None for _, rules in guided)
 
 
 @pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
