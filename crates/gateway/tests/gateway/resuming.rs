@@ -191,7 +191,7 @@ async fn an_answer_that_a_stop_string_has_ended_is_whole_though_its_worker_was_l
             let (_, request) = either(&mut workers).await;
             let error = RowError {
                 row: 0,
-                code: Code::Unavailable.into(),
+                code: Code::Unavailable,
                 text: "shutting down".to_owned(),
                 retry_after_ms: 0,
             };
