@@ -22,6 +22,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,7 +84,7 @@ def indent(line: str) -> int:
 
 
 def opens_body(lines: list[str], at: int) -> bool:
-    """Whether the line ends with the brace of a function, a closure or an async block, as rustfmt writes them."""
+    """Whether the line ends with the brace of a function, a closure or an async block, as rustfmt has it."""
     line = lines[at]
     if not line.endswith("{"):
         return False
@@ -136,7 +137,7 @@ def with_choices(text: str, versions: dict[int, str]) -> str:
         for body, lines in changed_bodies(before, version.splitlines()):
             bodies[body].append((bug, lines))
     ordered = sorted(bodies)
-    if any(body.first < other.last for other, body in zip(ordered, ordered[1:], strict=False)):
+    if any(body.first < other.last for other, body in pairwise(ordered)):
         raise NotPlanted(f"the bugs {sorted(versions)} change bodies inside each other")
     for body in reversed(ordered):
         chosen = []
@@ -226,8 +227,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=500, help="seeds for each bug at most")
     parser.add_argument("--seconds", type=float, default=180, help="seconds for each bug at most")
     parser.add_argument("--first-seed", type=int, default=1)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="bugs that are simulated at once")
-    parser.add_argument("--profile", default="simulated", help="cargo's; `dev` compiles sooner and runs slower")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="bugs at once")
+    parser.add_argument("--profile", default="simulated", help="cargo's; `dev` compiles sooner, runs slower")
     parser.add_argument("--target-dir", type=Path, default=ROOT / "target" / "planted")
     options = parser.parse_args()
     patches = sorted(PATCHES.glob("*.patch"))
@@ -242,9 +243,7 @@ def main() -> None:
     began = time.monotonic()
     without = simulate("no bug", None, program, options)
     with ThreadPoolExecutor(options.jobs) as pool:
-        tasks = [
-            pool.submit(simulate, patch.stem, number(patch), program, options) for patch in patches
-        ]
+        tasks = [pool.submit(simulate, patch.stem, number(patch), program, options) for patch in patches]
     outcomes = [task.result() for task in tasks]
     for outcome in outcomes:
         print(f"| {outcome.patch} | {outcome.words()} |")
