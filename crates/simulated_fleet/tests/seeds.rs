@@ -8,20 +8,32 @@ use inflight_simulated_fleet::{Report, run_in_process};
 
 /// The seeds that CI simulates.
 const SEEDS: std::ops::Range<u64> = 0..24;
+/// Seeds that have shown something: all is mended, or was a promise of the simulator's that nobody can keep.
+const KEPT: [u64; 6] = [
+    2_001_095, // A look at a worker that took until its next fault began.
+    2_001_415, // An answer that a stop string had ended, and whose worker was lost with it, never ended.
+    2_001_664, // A connection that broke by a protocol error was an internal error, over KServe.
+    2_002_032, // The end of a worker on a connection that had lost messages: it shows as silence.
+    2_002_829, // A reset on such a connection.
+    2_003_462, // As 2,001,415, in one piece.
+];
 /// Those that are simulated twice.
 const TWICE: std::ops::Range<u64> = 0..4;
 
-fn simulated(seeds: std::ops::Range<u64>) -> Vec<(u64, Report)> {
+fn simulated(seeds: impl Iterator<Item = u64>) -> Vec<(u64, Report)> {
     let program = Path::new(env!("CARGO_BIN_EXE_inflight-simulated-fleet"));
-    let middle = seeds.start + (seeds.end - seeds.start) / 2;
-    let run = |seeds: std::ops::Range<u64>| {
-        let reports = seeds.map(|seed| (seed, run_in_process(program, seed)));
+    let seeds: Vec<u64> = seeds.collect();
+    let run = |seeds: &[u64]| {
+        let reports = seeds
+            .iter()
+            .map(|seed| (*seed, run_in_process(program, *seed)));
         reports.collect::<Vec<_>>()
     };
+    let (first, second) = seeds.split_at(seeds.len() / 2);
     // Two at once: each is a process of one thread.
     std::thread::scope(|scope| {
-        let second = scope.spawn(|| run(middle..seeds.end));
-        let mut reports = run(seeds.start..middle);
+        let second = scope.spawn(|| run(second));
+        let mut reports = run(first);
         reports.extend(second.join().expect("the seeds are simulated"));
         reports
     })
@@ -29,7 +41,7 @@ fn simulated(seeds: std::ops::Range<u64>) -> Vec<(u64, Report)> {
 
 #[test]
 fn no_invariant_breaks_and_the_same_seed_is_the_same_history() {
-    let reports = simulated(SEEDS);
+    let reports = simulated(SEEDS.chain(KEPT));
     let mut sums = Report::default();
     for (seed, report) in &reports {
         for broken in &report.broken {
@@ -42,7 +54,8 @@ fn no_invariant_breaks_and_the_same_seed_is_the_same_history() {
     assert!(sums.faults > 50 && sums.errors > 0, "{sums:?}");
     // Much is refused where nothing goes wrong, and many ask for few places.
     let mut faulty = Report::default();
-    let with_faults = reports.iter().filter(|(_, report)| report.faults > 0);
+    let with_faults = reports.iter();
+    let with_faults = with_faults.filter(|(seed, it)| SEEDS.contains(seed) && it.faults > 0);
     with_faults.for_each(|(_, report)| faulty.add(report));
     assert!(faulty.whole > 5 * faulty.errors, "{faulty:?}");
     for (seed, again) in simulated(TWICE) {

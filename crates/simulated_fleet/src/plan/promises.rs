@@ -16,6 +16,8 @@ const BACK: Duration = Duration::from_secs(4);
 const SILENT: Duration = Duration::from_millis(2_500);
 /// A request that gets no token from so many workers in a row may fail, however well others are.
 const LOSSES: usize = 3;
+/// A look at a worker is over so long after it began.
+const LOOKED: Duration = Duration::from_millis(500);
 /// That a worker leaves is known so long after it was asked to.
 const NOTICED: Duration = Duration::from_millis(250);
 /// A worker's end is known so long after it.
@@ -60,10 +62,12 @@ impl Plan {
         faults.all(|fault| fault.until + FORGOTTEN <= from || until < fault.at)
     }
 
-    /// Whether no other fault of this worker is there from `from` until `until`.
+    /// Whether no other fault of this worker than the one that began at `from` is there until `until`, nor what is left
+    /// of one: on a connection that lost messages, no reset arrives.
     pub(crate) fn is_undisturbed(&self, worker: usize, from: Duration, until: Duration) -> bool {
-        let mut later = self.faults_of(worker).filter(|fault| fault.at > from);
-        later.all(|fault| fault.at > until)
+        let is_gone = |fault: &Fault| fault.until + WELL <= from || fault.at > until;
+        let mut faults = self.faults_of(worker);
+        faults.all(|fault| is_gone(&fault) || matches!(fault.kind, FaultKind::Cut(_)))
     }
 
     /// Whether this worker had no fault then, nor what is left of one.
@@ -136,14 +140,19 @@ impl Plan {
         let looks = of_workers.flat_map(|(fault, worker)| {
             let others = || self.faults_of(worker).filter(|other| *other != fault);
             let back = fault.until + fault.kind.back_after();
-            let is_back = others()
-                .all(|other| back < other.at || other.until + other.kind.back_after() <= fault.at);
+            let is_back = others().all(|other| {
+                back + LOOKED < other.at || other.until + other.kind.back_after() <= fault.at
+            });
             let away = fault.kind.missed_after().map(|after| fault.at + after);
             let away = away.filter(|away| {
                 let mut others = others();
                 READY <= fault.at
                     && *away < fault.until
-                    && others.all(|other| *away < other.at || other.until <= fault.at)
+                    // A connection that lost messages does not say that its worker has ended.
+                    && others.all(|other| {
+                        *away + LOOKED < other.at
+                            || other.until + other.kind.back_after() <= fault.at
+                    })
             });
             let away = away.map(|away| (away, worker, false));
             let back = Some((back, worker, true)).filter(|_| is_back);
