@@ -91,8 +91,8 @@ impl Worker {
             served.push(cache.served_model(&mut assets, description).await?);
         }
         let models = models(&mut kserve, &core).await?;
-        if models.is_empty() {
-            // It has been asked to end since it said that it is ready. What it serves is still known.
+        if !models.iter().any(|(name, _)| *name == core) {
+            // It has been asked to end since it said that it is ready. What it served is still known.
             return Err(NotReady::Starting);
         }
         slot.peer.set_up(Served {
