@@ -3,14 +3,18 @@
 //! such bytes: `fuzz/` gives the targets to libFuzzer, and `tests/replay.rs` gives them the corpora.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use inflight_anthropic::request;
+use inflight_blocks::Seed;
+use inflight_kserve::cache_state::CacheUpdate;
 use inflight_kserve::inference::model_metadata_response::TensorMetadata;
 use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse, ModelMetadataResponse};
 use inflight_kserve::step::StepBatch;
 use inflight_kserve::streamed;
 use inflight_kserve::tensor::{DataType, Tensors};
+use inflight_openai::responses::{self, InputItem, Item};
 use inflight_openai::{chat, completions};
 use inflight_parsers::{
     AnswerParser, Delta, Deltas, Format, ParserOptions, ReasoningFormat, ToolFormat, Tools,
@@ -20,6 +24,8 @@ use inflight_text::{
     ChatTemplate, ModelFiles, TemplateError, TemplateInput, TemplateLimits, TemplateSource,
     TextModel,
 };
+use inflight_upstream::metrics::Placements;
+use inflight_upstream::placement::{Ask, Next, Placement};
 use prost::Message;
 use serde_json::value::RawValue;
 use serde_json::{Map, json};
@@ -28,7 +34,7 @@ use serde_json::{Map, json};
 pub type Target = fn(&[u8]);
 
 /// Every target by the name of its corpus and of its libFuzzer binary.
-pub const TARGETS: [(&str, Target); 14] = [
+pub const TARGETS: [(&str, Target); 20] = [
     ("chat_body", chat_body),
     ("messages_body", messages_body),
     ("batch_lines", batch_lines),
@@ -43,6 +49,12 @@ pub const TARGETS: [(&str, Target); 14] = [
     ("kserve_generate", kserve_generate),
     ("answer", answer),
     ("streamed_response", streamed_response),
+    ("response_body", response_body),
+    ("transcription_form", transcription_form),
+    ("clip", clip),
+    ("object_answer", object_answer),
+    ("option_file", option_file),
+    ("cache_updates", cache_updates),
 ];
 
 /// The body of `POST /v1/chat/completions`.
@@ -83,6 +95,82 @@ pub fn completion_body(data: &[u8]) {
     if let Err(error) = completions::parse(data) {
         assert!((400..500).contains(&error.status()), "{error:?}");
     }
+}
+
+/// The body of `POST /v1/responses`. Its items, as a response lists them, are read as the same items.
+pub fn response_body(data: &[u8]) {
+    let parsed = match responses::parse(data) {
+        Ok(parsed) => parsed,
+        Err(error) => return assert!((400..500).contains(&error.status()), "{error:?}"),
+    };
+    let items = |input: Vec<InputItem>| -> Vec<Item> {
+        let items = input.into_iter().filter_map(|item| match item {
+            InputItem::Item(item) => Some(item),
+            InputItem::Reference { .. } => None,
+        });
+        items.collect()
+    };
+    let mut first = items(parsed.request.input);
+    for item in &mut first {
+        // As every item of a response has.
+        item.name_with(|prefix| format!("{prefix}_1"));
+    }
+    if first.is_empty() {
+        return;
+    }
+    let body = json!({"model": "m", "input": first});
+    let again = responses::parse(body.to_string().as_bytes());
+    let again = again.map(|parsed| json!({"model": "m", "input": items(parsed.request.input)}));
+    assert_eq!(again, Ok(body));
+}
+
+/// The form of `POST /v1/audio/transcriptions`, with the boundary `b`.
+pub fn transcription_form(data: &[u8]) {
+    inflight_gateway::check_form(data);
+}
+
+/// The file of a clip: WAV, FLAC, MP3, MP4 or Ogg.
+pub fn clip(data: &[u8]) {
+    inflight_gateway::check_clip(data);
+}
+
+/// The XML of an S3 server.
+pub fn object_answer(data: &[u8]) {
+    inflight_objects::check_answer(data);
+}
+
+/// A file of the gateway's options.
+pub fn option_file(data: &[u8]) {
+    if let Ok(text) = std::str::from_utf8(data) {
+        let known = ["port", "worker", "max-connections"].map(str::to_owned);
+        inflight_gateway::check_option_file(text, &known);
+    }
+}
+
+/// What two workers report of their caches, in turn: messages, each behind its length. Whatever they say, a request is
+/// placed, and with the workers goes what they said.
+pub fn cache_updates(mut data: &[u8]) {
+    let placement = Arc::new(Placement::new(Placements::default()));
+    let seats: Vec<_> = (0..2).filter_map(|_| placement.join()).collect();
+    for seat in seats.iter().cycle() {
+        let Ok(update) = CacheUpdate::decode_length_delimited(&mut data) else {
+            break;
+        };
+        match seat.take(&update) {
+            Ok(Next::Message) => {}
+            Ok(Next::Snapshot) => seat.begin(),
+            Err(fault) => seat.doubt(fault),
+        }
+        if data.is_empty() {
+            break;
+        }
+    }
+    let block_tokens = placement.block_tokens().unwrap_or_default();
+    let seed = Some(Seed::new(None, b""));
+    let ask = Ask::of_one(&[1; 64], seed, false, block_tokens);
+    assert!(placement.place(&ask, seats.iter()).is_some());
+    drop(seats);
+    assert_eq!(placement.block_tokens(), None);
 }
 
 /// A KServe request: its tensors, read as every type.

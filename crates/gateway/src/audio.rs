@@ -73,6 +73,20 @@ pub(crate) fn decode(file: &[u8]) -> Result<Vec<f32>, AudioError> {
     resample(rate, samples)
 }
 
+/// Decodes what a client may send, for fuzzing.
+///
+/// # Panics
+/// Where a clip is not within the bounds, or an error is long.
+pub fn check_clip(file: &[u8]) {
+    match decode(file) {
+        Ok(samples) => {
+            assert!(!samples.is_empty() && samples.len() <= MOST_SECONDS * RATE as usize + CHUNK);
+            assert!(samples.iter().all(|sample| sample.is_finite()));
+        }
+        Err(error) => assert!(error.to_string().len() < 1000, "{error}"),
+    }
+}
+
 enum Kind {
     Wav,
     Packed(&'static str),

@@ -74,9 +74,11 @@ mod template_option;
 mod tls_options;
 mod translate;
 
+pub use audio::check_clip;
 pub use cli::{main, main_with_args};
+pub use handlers::transcriptions::check_form;
 pub use log::{LogFormat, flush_log, set_log_level, start_log};
-pub use option_file::{OptionValues, read_option_file};
+pub use option_file::{OptionValues, check_option_file, read_option_file};
 pub use option_list::{OptionInfo, check_arguments, option_list};
 pub use options::GatewayOptions;
 pub use run::{ServeError, serve, serve_on_network};

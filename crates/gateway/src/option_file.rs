@@ -24,6 +24,17 @@ pub fn read_option_file(path: &Path, known: &[String]) -> Result<OptionValues, S
     parse(&text, known).map_err(at)
 }
 
+/// Reads a file of the gateway's options, for fuzzing.
+///
+/// # Panics
+/// Where an unknown option is accepted, or an error is not one line.
+pub fn check_option_file(text: &str, known: &[String]) {
+    match parse(text, known) {
+        Ok(values) => assert!(values.keys().all(|name| known.contains(name))),
+        Err(error) => assert!(!error.contains('\n'), "{error}"),
+    }
+}
+
 fn parse(text: &str, known: &[String]) -> Result<OptionValues, String> {
     let table: toml::Table = toml::from_str(text).map_err(|error| {
         let line = error.span().map(|span| {

@@ -97,6 +97,26 @@ impl Answer {
     }
 }
 
+/// Reads an answer of a server, for fuzzing.
+///
+/// # Panics
+/// Where a path has too many names, or what an error says is more than words.
+pub fn check_answer(body: &[u8]) {
+    let said = Said::read(body);
+    for text in [Some(said.code), said.region].into_iter().flatten() {
+        assert!(text.len() <= MOST_CODE && text.bytes().all(|byte| byte.is_ascii_graphic()));
+    }
+    let Ok(text) = std::str::from_utf8(body) else {
+        return;
+    };
+    let most = xml::MOST_DEPTH;
+    let is_read = xml::read(text, |found| {
+        let (Found::Text(path, _) | Found::End(path)) = found;
+        assert!(path.split('/').count() <= most, "{path}");
+    });
+    assert_eq!(is_read, xml::text(body, "UploadId").map(|(root, _)| root));
+}
+
 /// What an error says.
 #[derive(Default)]
 struct Said {

@@ -11,6 +11,7 @@ mod upload;
 mod url;
 mod xml;
 
+pub use answer::check_answer;
 pub use error::ObjectError;
 pub use objects::{Listed, Objects, Page, Unfinished};
 pub use upload::Upload;

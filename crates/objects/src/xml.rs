@@ -5,7 +5,7 @@ use quick_xml::escape::resolve_predefined_entity;
 use quick_xml::events::Event;
 
 /// Elements within each other; answers have four.
-const MOST_DEPTH: usize = 16;
+pub(crate) const MOST_DEPTH: usize = 16;
 
 /// What a reader finds, in the order of the text.
 pub(crate) enum Found<'a> {

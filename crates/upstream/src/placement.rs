@@ -27,7 +27,7 @@ use tokio::time::Instant;
 pub use self::ask::{BlockKeys, CacheQuery, FIRST_LEVEL, Prompts};
 pub use self::placed::Placed;
 pub use self::reports::CacheUsage;
-pub use self::seat::{CacheReports, Seat};
+pub use self::seat::{CacheReports, Next, Seat};
 pub use self::trust::Fault;
 use crate::metrics::{PlacedBy, Placements};
 

@@ -21,6 +21,7 @@ use inflight_upstream::model::capability::{Capability, lacks};
 use inflight_upstream::model::served::ServedModel;
 use tokio::time::Instant;
 
+pub use self::form::check_form;
 use self::hearing::Hearing;
 use super::generate;
 use super::locate::{Located, locate_or_only};

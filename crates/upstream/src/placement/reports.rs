@@ -94,7 +94,7 @@ impl Reports {
             *held = held.saturating_add(changes.stored.len() as u64);
             let removed = changes.removed.len() as u64;
             *held = held.checked_sub(removed).ok_or(Fault::Impossible)?;
-            if capacity > 0 && *held > capacity + SLACK {
+            if capacity > 0 && *held > capacity.saturating_add(SLACK) {
                 return Err(Fault::Impossible);
             }
         }

@@ -41,6 +41,22 @@ pub(super) fn read(
     read.ok_or_else(ApiError::internal)?
 }
 
+/// Reads a form with the boundary `b`, for fuzzing.
+///
+/// # Panics
+/// Where what is wrong with it is not the client's fault, or its file is not a part of it.
+pub fn check_form(body: &[u8]) {
+    for task in [Task::Transcribe, Task::Translate] {
+        match read(body, "b".to_owned(), task) {
+            Ok((_, file)) => {
+                let mut parts = body.windows(file.len().max(1));
+                assert!(file.is_empty() || parts.any(|part| part == file));
+            }
+            Err(error) => assert!((400..500).contains(&error.status()), "{error:?}"),
+        }
+    }
+}
+
 async fn fields(
     body: Bytes,
     boundary: String,
