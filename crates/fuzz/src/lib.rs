@@ -25,7 +25,7 @@ use inflight_text::{
     TextModel,
 };
 use inflight_upstream::metrics::Placements;
-use inflight_upstream::placement::{Ask, Next, Placement};
+use inflight_upstream::placement::{CacheQuery, Next, Placement};
 use prost::Message;
 use serde_json::value::RawValue;
 use serde_json::{Map, json};
@@ -167,8 +167,8 @@ pub fn cache_updates(mut data: &[u8]) {
     }
     let block_tokens = placement.block_tokens().unwrap_or_default();
     let seed = Some(Seed::new(None, b""));
-    let ask = Ask::of_one(&[1; 64], seed, false, block_tokens);
-    assert!(placement.place(&ask, seats.iter()).is_some());
+    let ask = CacheQuery::of_one(&[1; 64], seed, false, block_tokens);
+    assert!(placement.assign(&ask, seats.iter()).is_some());
     drop(seats);
     assert_eq!(placement.block_tokens(), None);
 }

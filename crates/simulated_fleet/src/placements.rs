@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use inflight_kserve::cache_state::{CacheShape, CacheUpdate, WorkerLoad};
 use inflight_upstream::metrics::Placements;
-use inflight_upstream::placement::{Ask, Fault, Placed, Placement, Seat};
+use inflight_upstream::placement::{CacheQuery, Fault, Placed, Placement, Seat};
 
 use crate::determinism::mix;
 use crate::oracle::{Broken, Invariant};
@@ -95,9 +95,9 @@ impl Machine {
 
     /// A request of whose prompt no cache has anything.
     fn place(&mut self) {
-        let ask = Ask::of_one(&[1; 64], None, false, 0);
+        let ask = CacheQuery::of_one(&[1; 64], None, false, 0);
         let seats = self.workers.iter().map(|worker| &worker.seat);
-        let Some((chosen, mut placed)) = self.placement.place(&ask, seats) else {
+        let Some((chosen, mut placed)) = self.placement.assign(&ask, seats) else {
             return;
         };
         placed.started();
