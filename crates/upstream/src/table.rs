@@ -79,7 +79,7 @@ impl ModelEntry {
         template.is_none_or(ChatTemplate::renders_at_once)
     }
 
-    /// Picks the worker of a request, as [`Criteria`] says. None of the `tried` addresses counts. Workers for contexts get
+    /// Picks the worker of a request, as `Criteria` says. None of the `tried` addresses counts. Workers for contexts get
     /// whole requests only where no other can.
     pub fn pick(
         &self,

@@ -32,7 +32,7 @@ pub struct Picked {
 }
 
 impl Table {
-    /// Picks the server of a call for this model, as [`Criteria`] says; none that does not fit. `OWN:MODEL` is the model at
+    /// Picks the server of a call for this model, as `Criteria` says; none that does not fit. `OWN:MODEL` is the model at
     /// workers whose own model is called `OWN`, and at others the model of that name. Needs an empty version, or one that
     /// there is.
     ///
