@@ -63,9 +63,7 @@ impl ModelEntry {
     }
 
     fn next(&self, fits: impl Fn(&Connection) -> bool) -> Option<Arc<Connection>> {
-        let mut ready = self.ready(fits);
-        let ((place, _), _) = least_busy(&ready)?;
-        Some(ready.swap_remove(place).connection)
+        Some(least_busy(self.ready(fits))?.connection)
     }
 
     /// Whether small conversations with it are rendered at once, without waiting for another process. Taken from its
@@ -108,7 +106,7 @@ impl ModelEntry {
         if !self.has_contexts || which == Disaggregate::Never {
             return false;
         }
-        let ready = self.ready(|one| suits.takes(one, tried)).into_iter();
+        let ready = self.ready(|one| suits.takes(one, tried));
         let ready = ready.map(|ready| ready.connection);
         let (contexts, others): (Vec<_>, Vec<_>) =
             ready.partition(|one| is_for_contexts(&one.served));
@@ -131,13 +129,13 @@ impl ModelEntry {
     }
 
     /// Its workers that can take requests.
-    fn ready(&self, fits: impl Fn(&Connection) -> bool) -> Vec<Ready<'_>> {
+    fn ready(&self, fits: impl Fn(&Connection) -> bool) -> impl Iterator<Item = Ready<'_>> {
         let workers = self.workers.iter();
         let ready = workers.filter_map(|slot| {
             let connection = slot.connection(&self.name)?;
             Some(Ready { slot, connection })
         });
-        ready.filter(|ready| fits(&ready.connection)).collect()
+        ready.filter(move |ready| fits(&ready.connection))
     }
 }
 

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use inflight_routing::{Candidate, Turns, least_loaded};
+use smallvec::SmallVec;
 
 use crate::connection::Connection;
 use crate::phases::is_for_contexts;
@@ -22,6 +23,9 @@ pub(super) trait Server {
     fn worker(&self) -> Option<Arc<Connection>>;
 }
 
+/// Most models have no more servers than are kept here without an allocation.
+pub(super) type Servers<S> = SmallVec<[S; 8]>;
+
 /// What matters for the choice.
 #[derive(Clone, Copy)]
 pub(super) struct Criteria<'a> {
@@ -37,7 +41,11 @@ pub(super) struct Criteria<'a> {
 impl Criteria<'_> {
     /// As soon as one worker's reports are heard, the server with the lowest expected cost. Until then, the one with the
     /// fewest requests, of whatever model and API, and among equals the one whose last turn is longest ago.
-    pub(super) fn pick<S: Server>(self, mut servers: Vec<S>) -> Option<(S, Option<Placed>)> {
+    pub(super) fn pick<S: Server>(
+        self,
+        servers: impl IntoIterator<Item = S>,
+    ) -> Option<(S, Option<Placed>)> {
+        let mut servers: Servers<S> = servers.into_iter().collect();
         let spares_streams = self.spares_contexts && leave_contexts(&mut servers);
         let placed = self.asks.and_then(|asks| {
             let ask = |size| asks(size).sparing(spares_streams);
@@ -46,31 +54,45 @@ impl Criteria<'_> {
         if let Some((place, placed)) = placed {
             return Some((servers.swap_remove(place), Some(placed)));
         }
-        let choose = || least_busy(&servers);
+        let slots = || servers.iter().map(Server::slot).enumerate();
+        let choose = || least_loaded(slots().map(|(place, slot)| candidate(slot, (place, slot))));
         let picked = self.turns.pick(choose, |(_, slot)| &slot.last_turn);
         let (place, _) = picked?;
         Some((servers.swap_remove(place), None))
     }
 }
 
-/// The server with the fewest requests, its place, and the number of its last turn. Turns do not change by it.
-pub(super) fn least_busy<S: Server>(servers: &[S]) -> Option<((usize, &WorkerSlot), u64)> {
-    let servers = servers.iter().map(Server::slot).enumerate();
-    least_loaded(servers.map(|(place, slot)| Candidate {
-        server: (place, slot),
+/// The server with the fewest requests. Turns do not change by it.
+pub(super) fn least_busy<S: Server>(servers: impl Iterator<Item = S>) -> Option<S> {
+    let load = |server: S| {
+        let Candidate {
+            load, last_turn, ..
+        } = candidate(server.slot(), ());
+        Candidate {
+            server,
+            load,
+            last_turn,
+        }
+    };
+    Some(least_loaded(servers.map(load))?.0)
+}
+
+fn candidate<T>(slot: &WorkerSlot, server: T) -> Candidate<T> {
+    Candidate {
+        server,
         load: slot.active(),
         last_turn: slot.last_turn.number(),
-    }))
+    }
 }
 
 /// Leaves out workers for contexts where others are left. Returns whether there was one.
-pub(super) fn leave_contexts<S: Server>(servers: &mut Vec<S>) -> bool {
-    let is_other = |server: &S| {
+pub(super) fn leave_contexts<S: Server>(servers: &mut Servers<S>) -> bool {
+    let is_other = |server: &mut S| {
         let worker = server.worker();
         !worker.is_some_and(|worker| is_for_contexts(&worker.served))
     };
     let all = servers.len();
-    if servers.iter().any(is_other) {
+    if servers.iter_mut().any(is_other) {
         servers.retain(is_other);
     }
     servers.len() < all
@@ -90,7 +112,7 @@ fn cheapest<S: Server>(
         let seat = Arc::clone(server.worker()?.seat()?);
         std::ptr::eq(seat.placement(), placement).then_some(seat)
     };
-    let seats: Vec<_> = servers.iter().map(seat).collect::<Option<_>>()?;
+    let seats: Servers<_> = servers.iter().map(seat).collect::<Option<_>>()?;
     let hashes = hashes_always || servers.len() > 1;
     let ask = ask(if hashes { block_tokens } else { 0 });
     placement.assign(&ask, seats.iter())

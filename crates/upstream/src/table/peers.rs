@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::Table;
-use super::choice::{Criteria, MakeQuery, Server, leave_contexts};
+use super::choice::{Criteria, MakeQuery, Server, Servers, leave_contexts};
 use crate::connection::Connection;
 use crate::placement::Placed;
 use crate::pool::Pool;
@@ -95,11 +95,11 @@ impl Table {
     }
 
     /// Every configured server that has the model, ready or not.
-    fn peers(&self, name: &str, version: &str) -> Result<Vec<Picked>, NoPeer> {
+    fn peers(&self, name: &str, version: &str) -> Result<Servers<Picked>, NoPeer> {
         let mut owners: Vec<Option<String>> = Vec::new();
         let mut is_heard = false;
         let mut is_complete = true;
-        let mut found = Vec::new();
+        let mut found = Servers::new();
         let workers = self.workers.load();
         let configured = workers.iter().filter(|slot| !slot.is_retired());
         for slot in configured {
