@@ -65,6 +65,8 @@ pub trait Witness: std::fmt::Debug + Send + Sync {
 pub struct CallContext {
     pub request_id: Arc<str>,
     pub trace: Trace,
+    /// When it came; `None`: when it is delivered.
+    pub since: Option<Instant>,
     /// When it must have been answered.
     pub deadline: Option<Instant>,
     /// When the first output must have come, and how long that is from the request's arrival. Only where output comes in

@@ -196,7 +196,8 @@ impl Forward {
         message: &ModelInferRequest,
         context: &mut CallContext,
     ) -> Result<Prepared, Status> {
-        let since = Instant::now();
+        // A client's time runs while the gateway asks about its model.
+        let since = context.since.unwrap_or_else(Instant::now);
         refuse_shared_memory(message)?;
         let target = self.target(message, context).await?;
         self.make_stoppable(message, context);

@@ -75,6 +75,7 @@ impl RequestContext {
         CallContext {
             request_id: Arc::clone(&self.id),
             trace: self.trace.clone(),
+            since: Some(self.started),
             deadline: self.deadline,
             ..CallContext::default()
         }
