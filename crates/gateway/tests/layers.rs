@@ -40,7 +40,7 @@ const CRATE: Arrows = &[
     ("routes", &["console", "handlers", "openapi", "state"]),
     ("router", &["console", "handlers", "middleware", "openapi", "routes", "state"]),
     ("batch_runner", &["api_key", "batches", "client", "error", "handlers", "metrics", "middleware", "state"]),
-    ("grpc", &["admission", "client", "middleware", "requests", "server", "state"]),
+    ("grpc", &["client", "middleware", "requests", "server", "state"]),
     ("run", &["batch_runner", "batches", "grpc", "metrics", "options", "router", "server", "state", "tls_options"]),
     ("cli", &["log", "option_layers", "options", "run", "server"]),
 ];

@@ -55,6 +55,11 @@ impl Life {
         self.process.is_connected.load(Ordering::Relaxed)
     }
 
+    /// Whether `other` is of another process.
+    pub fn is_over(&self, other: &Self) -> bool {
+        !Arc::ptr_eq(&self.process, &other.process)
+    }
+
     /// Whether the process has been connected anew since, so that it survived the loss of this connection.
     pub fn went_on(&self) -> bool {
         self.process.returns.load(Ordering::Relaxed) > self.returns
@@ -75,6 +80,7 @@ mod tests {
         let other = again.next(8);
         assert!(!again.went_on() && !other.went_on());
         assert!(!other.next(9).next(8).went_on() && !other.went_on());
+        assert!(first.is_over(&other) && !first.is_over(&again));
     }
 
     #[test]

@@ -41,7 +41,7 @@ pub struct WorkerSlot {
     life: ArcSwap<Life>,
     /// Set once it is no longer configured.
     pub(super) retired: watch::Sender<bool>,
-    /// Signals each [`Notice`].
+    /// Signals each [`Notice`], and that it is met anew.
     notices: watch::Sender<()>,
 }
 
@@ -109,6 +109,7 @@ impl WorkerSlot {
     /// It is connected anew, and says when it loaded its model.
     pub(super) fn met(&self, created: i64) {
         self.life.store(Arc::new(self.life.load().next(created)));
+        self.notices.send_replace(());
     }
 
     /// It is lost.

@@ -89,7 +89,7 @@ impl Prepared {
             && self.way().is_some()
     }
 
-    /// MakeQuery for the tokens of an answer in one piece as they come; otherwise the first one arrives with the last.
+    /// Asks for the tokens of an answer in one piece as they come; otherwise the first one arrives with the last.
     pub(super) fn ask_for_tokens_early(&mut self) {
         for prompt in &mut self.prompts {
             let params = &mut prompt.params;

@@ -34,10 +34,10 @@ pub struct ForwardStream {
     has_started: bool,
     /// Whether the last response has come, and no failure that the request may survive.
     is_final: bool,
-    /// When it is to end. CallSpec only once a response has come, and not with every one.
+    /// When it is to end. Asked only once a response has come, and not with every one.
     ended: Option<BoxFuture<'static, GivenUp>>,
-    /// The next notice of the server, where that matters. CallSpec as `ended` is.
-    notices: Option<BoxFuture<'static, ()>>,
+    /// The next notice of the server. Asked as `ended` is.
+    notices: BoxFuture<'static, ()>,
     /// Holds the request's place.
     context: Arc<CallContext>,
 }
@@ -49,18 +49,16 @@ impl ForwardStream {
         begun: Option<(Begun, Survival<Status>)>,
         context: Arc<CallContext>,
     ) -> Self {
-        let mut stream = Self {
+        Self {
             first: None,
+            notices: next_notice(&at),
             holding: Holding::new(&context.request_id, at, begun),
             id: id.into(),
             has_started: false,
             is_final: false,
             ended: None,
-            notices: None,
             context,
-        };
-        stream.listen();
-        stream
+        }
     }
 
     /// Ends when `ended` says so, from here on.
@@ -97,16 +95,6 @@ impl ForwardStream {
     pub(super) fn outlive(&mut self, status: Status, sent: usize) -> Result<(), Status> {
         self.holding.work_mut().rest = None;
         self.holding.outlive(status, sent)
-    }
-
-    /// Listens for the next notice of the server, where that matters.
-    fn listen(&mut self) {
-        let way = self.holding.survival().map(Survival::way);
-        self.notices = (way == Some(Way::Resume)).then(|| {
-            let mut notices = self.holding.work().slot().notices();
-            // The sender lives as long as the slot.
-            async move { drop(notices.changed().await) }.boxed()
-        });
     }
 
     /// What of a response is for the client. Pending: none of it.
@@ -217,30 +205,40 @@ impl ForwardStream {
     fn moved(&mut self, reason: Option<RetryReason>) {
         let address = &self.holding.work().slot().address;
         self.context.sent(address, reason);
-        self.listen();
+        self.notices = next_notice(self.holding.work());
     }
 
     /// Looks for what is not a response. Pending: nothing ends it.
     fn poll_events(&mut self, context: &mut Context<'_>) -> Next {
-        if !self.survives() {
-            return Poll::Pending;
-        }
-        if let Some(ended) = &mut self.ended
+        if self.survives()
+            && let Some(ended) = &mut self.ended
             && let Poll::Ready(why) = ended.poll_unpin(context)
         {
             return self.end_with(given_up(why));
         }
-        while let Some(noticed) = &mut self.notices
-            && noticed.poll_unpin(context).is_ready()
-        {
-            self.listen();
-            if let Some(notice) = self.holding.work().notice() {
+        while self.notices.poll_unpin(context).is_ready() {
+            let at = self.holding.work();
+            self.notices = next_notice(at);
+            if at.rest.is_some() && at.is_over() {
+                context.waker().wake_by_ref();
+                return self.lose_or_end(Status::unavailable("the server has ended"));
+            }
+            let notice = at.notice().filter(|_| self.survives());
+            let way = self.holding.survival().map(Survival::way);
+            if let Some(notice) = notice.filter(|_| way == Some(Way::Resume)) {
                 self.holding.notice(notice);
                 context.waker().wake_by_ref();
             }
         }
         Poll::Pending
     }
+}
+
+/// The next notice of the server.
+fn next_notice(at: &AtServer) -> BoxFuture<'static, ()> {
+    let mut notices = at.slot().notices();
+    // The sender lives as long as the slot.
+    async move { drop(notices.changed().await) }.boxed()
 }
 
 impl Stream for ForwardStream {

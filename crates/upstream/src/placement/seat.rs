@@ -48,7 +48,7 @@ pub struct Seat {
     placement: Arc<Placement>,
     server: u32,
     state: Mutex<CacheReports>,
-    /// Applied before the lock of the placement.
+    /// Taken before the lock of the placement.
     reports: Mutex<Reports>,
     trust: Mutex<Trust>,
 }
