@@ -300,12 +300,14 @@ pub(crate) fn judge(
         _ => true,
     };
     let has_begun = answer.texts.iter().any(|text| !text.is_empty());
+    // Repeated from the beginning each time, it may come no further than before until the next loss.
+    let is_overtaken = is_repeated && circumstances.reads_slowly;
     if has_failed && circumstances.is_calm {
         breaks(Invariant::CalmIsWhole, format!("{:?}", answer.end));
     } else if has_failed
         && (circumstances.had_worker
             || circumstances.is_served
-            || circumstances.survives_restarts && has_begun)
+            || circumstances.survives_restarts && has_begun && !is_overtaken)
     {
         breaks(Invariant::LossesAreSurvived, format!("{:?}", answer.end));
     }

@@ -8,6 +8,9 @@ use super::{Ask, Fault, FaultKind, GatewayPlan, Kind, Plan};
 pub(super) const READY: Duration = Duration::from_secs(5);
 /// Of a fault of a worker nothing is left so long after it: a silent connection is given up after 9 s.
 const WELL: Duration = Duration::from_secs(15);
+/// Where one of a worker's connections lost messages and another one still says that it is well, the first is given up so
+/// late: HTTP/2's own probes come every 10 s, and have 10 s.
+const PROBED: Duration = Duration::from_secs(25);
 /// So long after a fault of a worker, it works for nobody whose connection was lost: the longest answer takes as long.
 const FORGOTTEN: Duration = Duration::from_secs(30);
 /// A worker that started again after it was seen to end is ready after this: gateways look for it every 2 s.
@@ -206,6 +209,7 @@ impl FaultKind {
     fn back_after(self) -> Duration {
         match self {
             Self::Crash(_) | Self::Leave(_) | Self::Cut(_) => BACK,
+            Self::Partition(_) => PROBED,
             _ => WELL,
         }
     }
