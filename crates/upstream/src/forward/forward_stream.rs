@@ -219,7 +219,9 @@ impl ForwardStream {
         while self.notices.poll_unpin(context).is_ready() {
             let at = self.holding.work();
             self.notices = next_notice(at);
-            if at.rest.is_some() && at.is_over() {
+            // One that cannot move waits for its connection's word: several workers may be behind one address.
+            let may_move = !self.has_started || self.holding.request().is_some();
+            if may_move && at.rest.is_some() && at.is_over() {
                 context.waker().wake_by_ref();
                 return self.lose_or_end(Status::unavailable("the server has ended"));
             }
