@@ -77,7 +77,7 @@ impl Plan {
     pub(crate) fn was_well(&self, worker: usize, then: Duration) -> bool {
         let own = self.faults_of(worker);
         let mut own = own.filter(|fault| fault.at <= then);
-        then >= READY && own.all(|fault| fault.until + WELL <= then)
+        then >= READY && own.all(|fault| fault.until + fault.kind.gone_after() <= then)
     }
 
     fn faults_of(&self, worker: usize) -> impl Iterator<Item = Fault> {
@@ -209,6 +209,13 @@ impl FaultKind {
     fn back_after(self) -> Duration {
         match self {
             Self::Crash(_) | Self::Leave(_) | Self::Cut(_) => BACK,
+            _ => self.gone_after(),
+        }
+    }
+
+    /// How long after its end nothing is left of it.
+    fn gone_after(self) -> Duration {
+        match self {
             Self::Partition(_) => PROBED,
             _ => WELL,
         }
