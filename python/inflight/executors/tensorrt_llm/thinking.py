@@ -1,9 +1,9 @@
 """A bound on how long a sequence thinks, as a logits processor of the PyTorch runtime.
 
-Owns where in its reasoning a sequence is, by the tokens that TensorRT-LLM shows a processor, and what it may
-choose next. Imports neither torch nor TensorRT-LLM: requests carry the processor, pickled, to TensorRT-LLM's
-own processes. Its `ThinkingBudgetLogitsProcessor` (1.3) is not used: it needs the tag that opens the
-reasoning, which may be the prompt's, and repeats a closing tag that the model began by itself (issue 18616).
+Owns which of a sequence's tokens TensorRT-LLM shows a processor, and what it may choose next. Imports neither
+torch nor TensorRT-LLM: requests carry the processor, pickled, to TensorRT-LLM's own processes. Its
+`ThinkingBudgetLogitsProcessor` (1.3) is not used: it needs the tag that opens the reasoning, which may be the
+prompt's, and repeats a closing tag that the model began by itself (issue 18616).
 """
 
 from __future__ import annotations
@@ -12,52 +12,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from inflight.executors.reasoning import Marks, Reasoning
 from inflight.executors.tensorrt_llm.convert import Refused
 
 BUDGET, START_IDS, END_IDS = (f"inflight_thinking_{name}" for name in ("budget", "start_ids", "end_ids"))
 #: Tokens of a mark.
 _MAX_MARK = 32
-#: Tokens of an answer within which its reasoning begins: line breaks may come first.
-_BEGINS_WITHIN = 16
 #: Decisions that force no token: any may come; any but those of the end.
 _ANY, _NOT_END = -1, -2
-
-
-@dataclass(frozen=True)
-class Marks:
-    """What begins and ends a request's reasoning."""
-
-    #: Empty: the prompt has begun it.
-    start: tuple[int, ...]
-    end: tuple[int, ...]
-
-
-@dataclass
-class Reasoning:
-    """How far the reasoning of one sequence is, by the tokens of its answer."""
-
-    marks: Marks
-    thinks: bool
-    over: bool = False
-    #: Tokens of the answer, and those of its reasoning.
-    seen: int = 0
-    thought: int = 0
-    #: How many of the last tokens are the beginning of the mark that is looked for.
-    matched: int = 0
-
-    def observe(self, token: int) -> None:
-        """Takes the next token of the answer."""
-        if self.over:
-            return
-        mark = self.marks.end if self.thinks else self.marks.start
-        self.seen += 1
-        self.matched = _matched(mark, self.matched, token)
-        if self.matched == len(mark):
-            self.over, self.thinks, self.matched = self.thinks, True, 0
-        elif self.thinks:
-            self.thought += 1
-        elif self.seen >= _BEGINS_WITHIN:
-            self.over = True
 
 
 @dataclass
@@ -171,12 +133,3 @@ def read_thinking(
         if not 0 <= token < vocab_size:
             raise Refused(f"a mark of the reasoning has the token `{token}`; tokens are below {vocab_size}")
     return ThinkingBudget(max(budget, 2) if lags and in_chunks else budget, marks, prompt, lags)
-
-
-def _matched(mark: tuple[int, ...], matched: int, token: int) -> int:
-    """How much of ``mark`` the tokens end with, of which ``matched`` did before this one."""
-    tail = (*mark[:matched], token)
-    for length in range(len(tail), 0, -1):
-        if tail[-length:] == mark[:length]:
-            return length
-    return 0

@@ -1,7 +1,6 @@
 """A bound on how long a sequence thinks: after so many tokens, the end of its reasoning comes next.
 
-Owns where in its reasoning a sequence is, by the tokens that begin and end it. Does not depend on a text or a
-model: the request says which tokens those are, and whether the prompt has already begun the reasoning.
+Owns the token that must come then; where in its reasoning a sequence is, is `inflight.executors.reasoning`'s.
 """
 
 from __future__ import annotations
@@ -10,10 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .masks import Bits, Mask, RuleGuide
+from inflight.executors.reasoning import Marks, Reasoning
 
-#: Tokens of an answer within which its reasoning begins: line breaks may come first.
-_BEGINS_WITHIN = 16
+from .masks import Bits, Mask, RuleGuide
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +32,8 @@ class ThinkingBudget(RuleGuide):
         super().__init__(vocab_size)
         self.thinking = thinking
         self._everything: Bits = np.full(4 * ((vocab_size + 31) // 32), 0xFF, dtype=np.uint8)
-        self._thinks = not thinking.start
-        self._over = False
-        #: Tokens of the answer, and those of its reasoning.
-        self._seen = self._thought = 0
-        #: How many of the last tokens are the beginning of the mark that is looked for.
-        self._matched = 0
+        marks = Marks(thinking.start, thinking.end)
+        self._reasoning = Reasoning(marks, thinks=not thinking.start)
 
     def copy(self) -> ThinkingBudget:
         """Another sequence's, which has generated nothing."""
@@ -48,9 +42,10 @@ class ThinkingBudget(RuleGuide):
     @property
     def forced(self) -> int | None:
         """The token that must come next; None: any may."""
-        if self._over or not self._thinks or self._thought < self.thinking.budget:
+        known = self._reasoning
+        if known.over or not known.thinks or known.thought < self.thinking.budget:
             return None
-        return self.thinking.end[self._matched]
+        return self.thinking.end[known.matched]
 
     def mask(self) -> Mask:
         return np.unpackbits(self.bits(), count=self._vocab_size, bitorder="little").view(np.bool_)
@@ -64,23 +59,4 @@ class ThinkingBudget(RuleGuide):
         return bits
 
     def observe(self, token: int) -> None:
-        if self._over:
-            return
-        mark = self.thinking.end if self._thinks else self.thinking.start
-        self._seen += 1
-        self._matched = _matched(mark, self._matched, token)
-        if self._matched == len(mark):
-            self._over, self._thinks, self._matched = self._thinks, True, 0
-        elif self._thinks:
-            self._thought += 1
-        elif self._seen >= _BEGINS_WITHIN:
-            self._over = True
-
-
-def _matched(mark: tuple[int, ...], matched: int, token: int) -> int:
-    """How much of ``mark`` the tokens end with, of which ``matched`` did before this one."""
-    tail = (*mark[:matched], token)
-    for length in range(len(tail), 0, -1):
-        if tail[-length:] == mark[:length]:
-            return length
-    return 0
+        self._reasoning.observe(token)
