@@ -12,9 +12,10 @@ import pytest
 from PIL import Image
 
 from inflight.executors.base import OutputConfig, SamplingConfig
+from inflight.executors.reasoning import Marks
 from inflight.executors.tensorrt_llm import fields
 from inflight.executors.tensorrt_llm.fields import Target
-from inflight.executors.tensorrt_llm.thinking import Marks, ThinkingBudget
+from inflight.executors.tensorrt_llm.thinking import ThinkingBudget
 from support import double
 from support.pictures import picture
 from trtllm.harness import (

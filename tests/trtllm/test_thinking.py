@@ -14,9 +14,10 @@ from tokenizers.decoders import Fuse
 from tokenizers.models import BPE
 
 from inflight.executors.base import NamedTensor, SamplingConfig, StatusCode
+from inflight.executors.reasoning import Marks
 from inflight.executors.tensorrt_llm.pytorch_conditions import conditions
 from inflight.executors.tensorrt_llm.pytorch_config import computes_in_chunks
-from inflight.executors.tensorrt_llm.thinking import Marks, ThinkingBudget
+from inflight.executors.tensorrt_llm.thinking import ThinkingBudget
 from support import double
 from support.double.package import write_double
 from support.servers import NO_KEY, Start, start_gateway, wait_ready
