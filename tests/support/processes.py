@@ -28,6 +28,7 @@ ADDRESS = {
     "http": re.compile(r"listening on https?://(\S+)"),
     "grpc": re.compile(r"listening on grpcs?://(\S+)"),
     "metrics": re.compile(r"metrics on http://(\S+?)/metrics"),
+    "picker": re.compile(r"picking endpoints on (\S+)"),
 }
 
 

@@ -135,6 +135,14 @@ impl Access {
         self.authorize(client, headers, true).map(|_| ())
     }
 
+    /// What divides the cached prompts of the key in `headers` from those of others; `None`: nothing does.
+    pub(crate) fn cache_salt(&self, headers: &HeaderMap) -> Option<Arc<str>> {
+        let keys = self.keys.as_ref()?;
+        let mut given = [bearer(headers), api_key(headers)].into_iter().flatten();
+        let key = given.find_map(|key| keys.find(key))?;
+        key.held.cache_salt()
+    }
+
     /// Whether the client is trusted; one without a key may ask for what is not part of the API.
     fn authorize(
         &self,

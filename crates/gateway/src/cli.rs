@@ -161,7 +161,7 @@ async fn run(options: &GatewayOptions) -> i32 {
                         | ServeError::Traces(_)
                         | ServeError::Batches(_)
                         | ServeError::UpstreamTls(_) => 2,
-                        ServeError::Bind { .. } | ServeError::BindGrpc { .. } => 1,
+                        ServeError::Bind { .. } => 1,
                     }
                 }
             },

@@ -43,6 +43,11 @@ impl Held {
         }
     }
 
+    /// What divides the KV cache between keys; `None`: nothing does.
+    pub(crate) fn cache_salt(&self) -> Option<Arc<str>> {
+        self.cache_salt.clone()
+    }
+
     /// Whose files and batches its clients see.
     pub(crate) fn files(&self) -> inflight_batches::Owner {
         self.files
@@ -266,7 +271,7 @@ impl Client {
 
     /// What divides the KV cache between keys; `None` without a key.
     pub(crate) fn cache_salt(&self) -> Option<Arc<str>> {
-        self.key.get()?.held.cache_salt.clone()
+        self.key.get()?.held.cache_salt()
     }
 
     /// What its key may use, where that is limited.

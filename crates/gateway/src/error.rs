@@ -19,6 +19,18 @@ pub(crate) struct Failure {
     pub param: Option<String>,
 }
 
+/// The error's code in gRPC.
+pub(crate) fn grpc_code(error: &ApiError) -> Code {
+    match error.status() {
+        401 => Code::Unauthenticated,
+        403 => Code::PermissionDenied,
+        429 => Code::ResourceExhausted,
+        503 => Code::Unavailable,
+        400..=499 => Code::InvalidArgument,
+        _ => Code::Internal,
+    }
+}
+
 /// Marks a response whose request is logged when its last byte is written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoggedAtEnd;

@@ -23,6 +23,7 @@ use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Request, Response, Status, Streaming};
 
 use crate::client::{Addresses, Client, Connection};
+use crate::error;
 use crate::middleware::RequestContext;
 use crate::requests::{Witnessed, shortened};
 use crate::server::Port;
@@ -185,15 +186,7 @@ impl Service {
 
 /// A refusal in gRPC's words.
 fn status(error: &ApiError) -> Status {
-    let code = match error.status() {
-        401 => Code::Unauthenticated,
-        403 => Code::PermissionDenied,
-        429 => Code::ResourceExhausted,
-        503 => Code::Unavailable,
-        400..=499 => Code::InvalidArgument,
-        _ => Code::Internal,
-    };
-    Status::new(code, error.message.clone())
+    Status::new(error::grpc_code(error), error.message.clone())
 }
 
 /// Calls that are let in and passed on.

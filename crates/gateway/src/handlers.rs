@@ -28,6 +28,7 @@ pub(crate) mod messages;
 pub(crate) mod metrics;
 pub(crate) mod models;
 mod named;
+pub(crate) mod picking;
 mod prepared;
 mod preparing;
 mod prompt;

@@ -59,6 +59,7 @@ mod option_file;
 mod option_layers;
 mod option_list;
 mod options;
+mod picker;
 mod query;
 mod quota;
 mod request_body;

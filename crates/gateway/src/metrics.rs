@@ -2,6 +2,7 @@
 //! What moves on the hot path are plain atomics, moved once for several messages or frames.
 
 mod intervals;
+mod picks;
 mod placements;
 mod resumes;
 
@@ -17,6 +18,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 pub(crate) use self::intervals::IntervalBatch;
 use self::intervals::Intervals;
+use self::picks::Picks;
 
 /// Route template and status of a finished request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -137,6 +139,8 @@ pub(crate) struct Metrics {
     pub dropped_spans: Counter,
     batch_lines: Family<LineLabels, Counter>,
     pub batch_lines_running: Gauge,
+    /// For proxies that ask where requests go.
+    pub picks: Picks,
 }
 
 impl Metrics {
@@ -246,6 +250,7 @@ impl Metrics {
         );
         resumes::register(&upstream.resumes, &mut registry);
         placements::register(&upstream.placements, &mut registry);
+        let picks = Picks::register(&mut registry);
         Arc::new(Self {
             registry,
             requests,
@@ -261,6 +266,7 @@ impl Metrics {
             dropped_spans,
             batch_lines,
             batch_lines_running,
+            picks,
         })
     }
 

@@ -44,6 +44,16 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "PORT")]
     pub grpc_port: Option<u16>,
 
+    /// Port on which a proxy such as Envoy asks, by its external processing protocol, for each request which worker's host it
+    /// goes to. By default, none
+    #[arg(long, value_name = "PORT")]
+    pub endpoint_picker_port: Option<u16>,
+
+    /// Port at workers' hosts that such requests go to: that of a gateway there. By default, the workers' own, for
+    /// KServe's clients
+    #[arg(long, value_name = "PORT", requires = "endpoint_picker_port", value_parser = clap::value_parser!(u16).range(1..))]
+    pub endpoint_port: Option<u16>,
+
     /// Whether KServe's HTTP API is served under `/v2`, besides its health. A key's limit on tokens does not count
     /// those of this API
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]

@@ -13,6 +13,7 @@ use inflight_kserve::client::Network;
 use inflight_tls::{ClientTls, HandshakeError, ServerTls, TlsError};
 use inflight_traces::TraceError;
 use inflight_upstream::triton::tokenizers::{TokenizerError, Tokenizers};
+use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
@@ -22,6 +23,7 @@ use crate::batch_runner::Runner;
 use crate::grpc::{self, GrpcLimits};
 use crate::metrics::Metrics;
 use crate::options::GatewayOptions;
+use crate::picker::{self, Endpoints, PickerLimits};
 use crate::router;
 use crate::server;
 use crate::server::Port;
@@ -47,19 +49,12 @@ pub enum ServeError {
     /// Traces cannot be exported.
     #[error(transparent)]
     Traces(#[from] TraceError),
-    /// The port cannot be opened.
-    #[error("cannot listen on port `{port}` of `{host}`; choose another with `--port`")]
+    /// A port cannot be opened.
+    #[error("cannot listen on port `{port}` of `{host}`; choose another with `{flag}`")]
     Bind {
         host: String,
         port: u16,
-        #[source]
-        source: std::io::Error,
-    },
-    /// The port for gRPC cannot be opened.
-    #[error("cannot listen on port `{port}` of `{host}`; choose another with `--grpc-port`")]
-    BindGrpc {
-        host: String,
-        port: u16,
+        flag: &'static str,
         #[source]
         source: std::io::Error,
     },
@@ -99,33 +94,40 @@ pub(crate) async fn serve_on(
 ) -> Result<(), ServeError> {
     let tls = Tls::of(options)?;
     let are_shared = listeners.are_shared();
-    let bound = listeners.next(&options.host, options.port).await;
-    let (listener, address) = bound.map_err(|source| ServeError::Bind {
-        host: options.host.clone(),
-        port: options.port,
-        source,
-    })?;
-    let grpc = match options.grpc_port {
-        Some(port) => Some(
-            listeners
-                .next(&options.host, port)
-                .await
-                .map_err(|source| ServeError::BindGrpc {
-                    host: options.host.clone(),
-                    port,
-                    source,
-                })?,
-        ),
-        None => None,
+    let (listener, address) = bind(&mut listeners, &options.host, options.port, "--port").await?;
+    let mut further = async |port: Option<u16>, flag| match port {
+        Some(port) => bind(&mut listeners, &options.host, port, flag)
+            .await
+            .map(Some),
+        None => Ok(None),
     };
+    // In this order: that of the sockets that a supervisor hands over.
+    let grpc = further(options.grpc_port, "--grpc-port").await?;
+    let picker = further(options.endpoint_picker_port, "--endpoint-picker-port").await?;
     let ports = Ports {
         http: listener,
         grpc,
+        picker,
         are_shared,
         network: None,
     };
     let on_bound = || on_bound(address);
     serve_ports(ports, tls, options, on_bound, handed_over, shutdown).await
+}
+
+async fn bind(
+    listeners: &mut Listeners,
+    host: &str,
+    port: u16,
+    flag: &'static str,
+) -> Result<(TcpListener, SocketAddr), ServeError> {
+    let bound = listeners.next(host, port).await;
+    bound.map_err(|source| ServeError::Bind {
+        host: host.to_owned(),
+        port,
+        flag,
+        source,
+    })
 }
 
 /// Serves HTTP on a `listener` of another network than the machine's, over which servers are reached as well, until
@@ -145,6 +147,7 @@ pub async fn serve_on_network<L: Listener>(
     let ports = Ports {
         http: listener,
         grpc,
+        picker: None,
         are_shared: false,
         network: Some(network),
     };
@@ -156,6 +159,7 @@ pub async fn serve_on_network<L: Listener>(
 struct Ports<L> {
     http: L,
     grpc: Option<(L, SocketAddr)>,
+    picker: Option<(L, SocketAddr)>,
     /// Whether another gateway may be accepting from the same sockets.
     are_shared: bool,
     /// `None`: the machine's.
@@ -188,6 +192,7 @@ async fn serve_ports<L: Listener>(
     let Ports {
         http: listener,
         grpc,
+        picker,
         are_shared,
         network,
     } = ports;
@@ -242,6 +247,26 @@ async fn serve_ports<L: Listener>(
             shut_down.cancelled_owned(),
         ))
     });
+    let picker = picker.map(|(listener, address)| {
+        tracing::info!("picking endpoints on {address}");
+        let limits = PickerLimits {
+            max_connections: options.max_connections,
+            max_requests: options.max_concurrent_requests,
+            grace,
+        };
+        let port = Port {
+            listener,
+            tls: tls.clone(),
+        };
+        tokio::spawn(picker::serve(
+            port,
+            Arc::clone(&state),
+            Endpoints::new(options.endpoint_port),
+            limits,
+            steps.stop.clone().cancelled_owned(),
+            steps.shut_down.clone().cancelled_owned(),
+        ))
+    });
     let mut batches = batches.map(|batches| {
         let runner = Runner::new(Arc::clone(&state), batches);
         let (stop, abandon) = (steps.stop.clone(), steps.abandon.clone());
@@ -281,8 +306,8 @@ async fn serve_ports<L: Listener>(
     let left = grace.saturating_sub(steps.since_shut_down());
     // After a hand-over as well: what is open now has the grace.
     steps.shut_down();
-    if let Some(grpc) = grpc {
-        let _ = grpc.await;
+    for port in [grpc, picker].into_iter().flatten() {
+        let _ = port.await;
     }
     if let Some(batches) = &mut batches {
         // Lines that are broken off are run again by another gateway.

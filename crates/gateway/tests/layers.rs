@@ -40,8 +40,9 @@ const CRATE: Arrows = &[
     ("routes", &["console", "handlers", "openapi", "state"]),
     ("router", &["console", "handlers", "middleware", "openapi", "routes", "state"]),
     ("batch_runner", &["api_key", "batches", "client", "error", "handlers", "metrics", "middleware", "state"]),
-    ("grpc", &["client", "middleware", "requests", "server", "state"]),
-    ("run", &["batch_runner", "batches", "grpc", "metrics", "options", "router", "server", "state", "tls_options"]),
+    ("grpc", &["client", "error", "middleware", "requests", "server", "state"]),
+    ("picker", &["admission", "error", "handlers", "server", "state"]),
+    ("run", &["batch_runner", "batches", "grpc", "metrics", "options", "picker", "router", "server", "state", "tls_options"]),
     ("cli", &["log", "option_layers", "options", "run", "server"]),
 ];
 

@@ -36,8 +36,10 @@ use self::responses::{OnItsWay, Responses, may_share};
 pub use self::service::ForwardCall;
 use super::delivery::{CallContext, ResumeLimits, deliver, ended};
 use super::ending::Ending;
+use super::slot::WorkerSlot;
 use super::stops::{Source, Stops};
-use super::table::{NoPeer, Picked, Table};
+use super::table::{MakeQuery, NoPeer, Picked, Table};
+use super::visit::Visit;
 use crate::metrics::Metrics;
 use crate::placement::Placed;
 
@@ -307,6 +309,27 @@ impl Forward {
         let message = message.clone();
         let read = move || Prompt::read(&message, Some(&text));
         tokio::task::spawn_blocking(read).await.ok().flatten()
+    }
+
+    /// Picks the server of a request that another program sends, among those that `fit`, by its model and its prompt.
+    ///
+    /// # Errors
+    /// No server has its model, or none that does is ready.
+    pub async fn visit(
+        &self,
+        message: &ModelInferRequest,
+        fits: impl Fn(&WorkerSlot) -> bool,
+    ) -> Result<Visit, Status> {
+        let prompt = self.prompt(message).await;
+        let ask = prompt
+            .as_ref()
+            .map(|prompt| |block_tokens| prompt.ask(block_tokens));
+        let asks = ask.as_ref().map(|ask| ask as MakeQuery<'_>);
+        let (model, version) = (&message.model_name, &message.model_version);
+        let fits = |picked: &Picked| fits(&picked.slot);
+        let picked = self.table.pick_peer(model, version, fits, asks);
+        let (picked, placed) = picked.map_err(|missing| not_picked(missing, model, version))?;
+        Ok(Visit::new(picked.slot, placed))
     }
 
     /// Picks the server of a call among those that fit.

@@ -43,3 +43,4 @@ pub mod table;
 pub mod trace;
 pub mod transcript;
 pub mod triton;
+pub mod visit;

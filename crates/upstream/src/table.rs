@@ -22,6 +22,7 @@ use super::connection::Connection;
 use super::phases::{Disaggregate, Phases, is_for_contexts};
 use super::placement::{Placed, Placement, Prompts};
 use super::slot::{PastModel, WorkerSlot};
+use super::visit::Visit;
 use crate::metrics::Placements;
 use crate::model::adapter::Adapter;
 use crate::model::served::ServedModel;
@@ -95,6 +96,26 @@ impl ModelEntry {
         Some((picked.connection, placed))
     }
 
+    /// As [`ModelEntry::pick`], for a request that another program sends, to a worker that `fits`. Without `asked`, caches do
+    /// not matter.
+    pub fn pick_visited(
+        &self,
+        suits: Suits<'_>,
+        fits: impl Fn(&WorkerSlot) -> bool,
+        asked: Option<&Prompts<'_>>,
+    ) -> Option<Visit> {
+        let ask = asked.map(|asked| |block_tokens| asked.ask(block_tokens));
+        let criteria = Criteria {
+            asks: ask.as_ref().map(|ask| ask as MakeQuery<'_>),
+            hashes_always: false,
+            spares_contexts: self.has_contexts,
+            turns: &self.turns,
+        };
+        let suited = self.ready(|one| suits.takes(one, &[]));
+        let (picked, placed) = criteria.pick(suited.filter(|ready| fits(ready.slot)))?;
+        Some(Visit::new(Arc::clone(picked.slot), placed))
+    }
+
     /// Whether a worker for contexts should compute these prompts and another one continue, rather than one do all of it.
     pub fn should_split(
         &self,
@@ -141,7 +162,7 @@ impl ModelEntry {
 
 /// A worker of a model that can take requests.
 struct Ready<'a> {
-    slot: &'a WorkerSlot,
+    slot: &'a Arc<WorkerSlot>,
     connection: Arc<Connection>,
 }
 
@@ -336,6 +357,20 @@ impl Table {
         } else {
             NoModel::Unknown
         })
+    }
+
+    /// Picks the least loaded worker that `fits`, of whatever model, for a request that another program sends.
+    pub fn pick_visited(&self, fits: impl Fn(&WorkerSlot) -> bool) -> Option<Visit> {
+        let workers = self.workers.load();
+        let ready = workers.iter().filter(|slot| slot.is_ready() && fits(slot));
+        let criteria = Criteria {
+            asks: None,
+            hashes_always: false,
+            spares_contexts: self.has_contexts(),
+            turns: &self.turns,
+        };
+        let (slot, placed) = criteria.pick(ready.cloned())?;
+        Some(Visit::new(slot, placed))
     }
 
     /// Whether any worker is ready.

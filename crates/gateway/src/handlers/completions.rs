@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use inflight_openai::ApiError;
-use inflight_openai::completions::{self, Prompt};
+use inflight_openai::completions::{self, CompletionRequest, Prompt};
+use inflight_openai::{ApiError, Parsed};
 use inflight_upstream::placement::BlockKeys;
 use tokio::time::Instant;
 
@@ -32,7 +32,17 @@ pub(crate) async fn create_completion(
 }
 
 fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
-    let parsed = completions::parse(body)?;
+    prepare_parsed(state, completions::parse(body)?)
+}
+
+/// Prepares a checked request.
+///
+/// # Errors
+/// 404 or 503 without a model; 400 where the model cannot do what is asked.
+pub(super) fn prepare_parsed(
+    state: &AppState,
+    parsed: Parsed<CompletionRequest>,
+) -> Result<Prepared, ApiError> {
     let mut request = parsed.request;
     let model = locate_for_text(state, &mut request.generation.model)?;
     let lora = model.adapter.as_ref().map(|adapter| adapter.task_id);

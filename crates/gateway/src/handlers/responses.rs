@@ -193,6 +193,16 @@ fn read(state: &AppState, owner: &Owner, body: &[u8]) -> Result<Named, ApiError>
     })
 }
 
+/// The prompt of a request that another program answers.
+///
+/// # Errors
+/// 400 where it names what this gateway does not have, or cannot be made; 404 or 503 without a model.
+pub(super) fn prompt(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
+    let owner = Owner::default();
+    let named = read(state, &owner, body)?;
+    Ok(prepare(state, owner, named)?.0)
+}
+
 fn prepare(state: &AppState, owner: Owner, named: Named) -> Result<(Prepared, Asked), ApiError> {
     let Named {
         parsed: Parsed { request, ignored },

@@ -23,6 +23,17 @@ pub(super) trait Server {
     fn worker(&self) -> Option<Arc<Connection>>;
 }
 
+/// Whatever it serves.
+impl Server for Arc<WorkerSlot> {
+    fn slot(&self) -> &WorkerSlot {
+        self
+    }
+
+    fn worker(&self) -> Option<Arc<Connection>> {
+        self.connections().first().cloned()
+    }
+}
+
 /// Most models have no more servers than are kept here without an allocation.
 pub(super) type Servers<S> = SmallVec<[S; 8]>;
 

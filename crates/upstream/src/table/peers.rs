@@ -57,7 +57,7 @@ impl Table {
     }
 
     /// Whether any model has workers for contexts.
-    fn has_contexts(&self) -> bool {
+    pub(super) fn has_contexts(&self) -> bool {
         self.models.load().values().any(|entry| entry.has_contexts)
     }
 

@@ -1,0 +1,107 @@
+//! The HTTP request that a proxy asks about. Owns how its parts are read; knows nothing of when they come.
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use prost_types::value::Kind;
+
+use crate::messages::{self, Metadata};
+use crate::names::{SERVED, SUBSET, SUBSET_NAMESPACE};
+
+/// The HTTP request that a proxy asks about.
+#[derive(Clone, Debug, Default)]
+pub struct HttpRequest {
+    /// Empty: the proxy did not say.
+    pub method: String,
+    /// With its query.
+    pub path: String,
+    /// Without those that begin with a colon. What is no header is left out: nothing depends on it.
+    pub headers: HeaderMap,
+    /// Empty where the proxy sends none. Of a gRPC call, what has come, which is at least its first message.
+    pub body: Bytes,
+    /// The endpoints that may be picked, as `ip:port` or `ip`; `None`: all.
+    pub subset: Option<Vec<String>>,
+}
+
+impl HttpRequest {
+    pub(crate) fn new(headers: messages::HttpHeaders, metadata: Option<&Metadata>) -> Self {
+        let mut request = Self {
+            subset: metadata.and_then(subset),
+            ..Self::default()
+        };
+        let headers = headers.headers.unwrap_or_default().headers;
+        for messages::HeaderValue {
+            key,
+            value,
+            raw_value,
+        } in headers
+        {
+            let value = match raw_value.is_empty() {
+                true => Bytes::from(value),
+                false => raw_value,
+            };
+            match &*key {
+                ":path" => request.path = text(&value),
+                ":method" => request.method = text(&value),
+                _ => {
+                    let name = HeaderName::try_from(key);
+                    if let (Ok(name), Ok(value)) = (name, HeaderValue::from_maybe_shared(value)) {
+                        request.headers.append(name, value);
+                    }
+                }
+            }
+        }
+        request
+    }
+
+    /// Whether it is a call of gRPC, whose body may go on for as long as it is answered.
+    pub fn is_grpc(&self) -> bool {
+        let content = self.headers.get(http::header::CONTENT_TYPE);
+        content.is_some_and(|content| content.as_bytes().starts_with(b"application/grpc"))
+    }
+
+    /// Whether it may go to this `ip:port`.
+    pub fn may_go_to(&self, endpoint: &str) -> bool {
+        let Some(subset) = &self.subset else {
+            return true;
+        };
+        let ip = endpoint.rsplit_once(':').map_or(endpoint, |(ip, _)| ip);
+        subset.iter().any(|one| *one == endpoint || *one == ip)
+    }
+}
+
+fn text(value: &[u8]) -> String {
+    String::from_utf8_lossy(value).into_owned()
+}
+
+/// A list of addresses, or one string with commas between them: proxies send either.
+fn subset(metadata: &Metadata) -> Option<Vec<String>> {
+    let hint = metadata.filter_metadata.get(SUBSET_NAMESPACE)?;
+    let addresses = match hint.fields.get(SUBSET)?.kind.as_ref()? {
+        Kind::ListValue(list) => list
+            .values
+            .iter()
+            .filter_map(|value| match &value.kind {
+                Some(Kind::StringValue(address)) => Some(address.trim().to_owned()),
+                _ => None,
+            })
+            .collect(),
+        Kind::StringValue(text) => {
+            let addresses = text.split(',').map(str::trim);
+            let addresses = addresses.filter(|address| !address.is_empty());
+            addresses.map(str::to_owned).collect()
+        }
+        _ => return None,
+    };
+    Some(addresses)
+}
+
+/// The endpoint that the proxy says has answered.
+pub(crate) fn served(metadata: &Metadata) -> Option<String> {
+    let said = metadata
+        .filter_metadata
+        .get(crate::names::DESTINATION_NAMESPACE)?;
+    match said.fields.get(SERVED)?.kind.as_ref()? {
+        Kind::StringValue(endpoint) => Some(endpoint.clone()),
+        _ => None,
+    }
+}

@@ -1,0 +1,255 @@
+//! The worker of a request that another program sends there: a proxy that asks where it goes. Owns what of a request is
+//! read for that, in each API, and that whatever is not understood goes somewhere all the same: its server says what is
+//! wrong with it. Knows nothing of how a proxy asks.
+
+use std::borrow::Cow;
+
+use inflight_anthropic::request;
+use inflight_kserve::inference::{ModelInferRequest, ModelReadyRequest};
+use inflight_kserve::tensor::RequestBuilder;
+use inflight_openai::{ApiError, chat, completions};
+use inflight_rest::Route;
+use inflight_upstream::phases::Phases;
+use inflight_upstream::placement::Prompts;
+use inflight_upstream::prompt_request::PromptRequest;
+use inflight_upstream::slot::WorkerSlot;
+use inflight_upstream::table::Suits;
+use inflight_upstream::visit::Visit;
+use prost::Message;
+use serde::Deserialize;
+use tonic::Code;
+
+use super::locate::{Located, locate_or_only};
+use super::prepared::Prepared;
+use super::{chat as chats, completions as texts, responses};
+use crate::error::{self, no_worker};
+use crate::state::AppState;
+
+/// Where calls of KServe's gRPC service are.
+const SERVICE: &str = "/inference.GRPCInferenceService/";
+
+/// What of a request says where it goes.
+#[derive(Debug)]
+pub(crate) struct Sought(Known);
+
+#[derive(Debug)]
+enum Known {
+    /// Its prompt.
+    Prompt(Box<Prepared>),
+    /// Its model: its prompt cannot be read here.
+    Model(Located),
+    /// A request of KServe's, or as much of it as says which model it is for.
+    Kserve(Box<ModelInferRequest>),
+    /// Nothing.
+    Any,
+}
+
+/// What every body has whose server picks a model by it.
+#[derive(Deserialize)]
+struct Named<'a> {
+    #[serde(borrow, default)]
+    model: Option<Cow<'a, str>>,
+}
+
+/// The prompt of Triton's `generate`.
+#[derive(Deserialize)]
+struct Prompted<'a> {
+    #[serde(borrow, default)]
+    text_input: Option<Cow<'a, str>>,
+}
+
+fn of(model_name: String, model_version: String) -> ModelInferRequest {
+    ModelInferRequest {
+        model_name,
+        model_version,
+        ..ModelInferRequest::default()
+    }
+}
+
+/// Nothing is known of it.
+impl Default for Sought {
+    fn default() -> Self {
+        Self(Known::Any)
+    }
+}
+
+impl Sought {
+    /// Reads a request of this path. `salt`: what divides its key's cached prompts from others.
+    ///
+    /// # Errors
+    /// 404 or 503: no server has the model that it names.
+    pub(crate) fn read(
+        state: &AppState,
+        (method, path): (&http::Method, &str),
+        body: &[u8],
+        salt: Option<&str>,
+    ) -> Result<Self, ApiError> {
+        let path = path.split(['?', '#']).next().unwrap_or_default();
+        if error::is_kserve(path) {
+            return Ok(Self::of_http(method, path, body));
+        }
+        let prepared = match path {
+            "/v1/chat/completions" => {
+                chat::parse(body).and_then(|parsed| chats::prepare_parsed(state, parsed))
+            }
+            "/v1/completions" => {
+                completions::parse(body).and_then(|parsed| texts::prepare_parsed(state, parsed))
+            }
+            "/v1/messages" => {
+                request::parse(body).and_then(|parsed| chats::prepare_parsed(state, parsed))
+            }
+            "/v1/responses" => responses::prompt(state, body),
+            _ => return Self::of_model(state, body),
+        };
+        match prepared {
+            Ok(mut prepared) => {
+                if let Some(salt) = salt {
+                    prepared.salt_cache(salt);
+                }
+                Ok(Self(Known::Prompt(Box::new(prepared))))
+            }
+            Err(reason) => {
+                tracing::debug!(path, %reason, "the prompt cannot be read; a worker is picked by load");
+                Self::of_model(state, body)
+            }
+        }
+    }
+
+    fn of_model(state: &AppState, body: &[u8]) -> Result<Self, ApiError> {
+        // serde takes a list for a struct as well.
+        let is_object = body.trim_ascii_start().starts_with(b"{");
+        let named = is_object.then(|| serde_json::from_slice::<Named<'_>>(body));
+        let Some(model) = named.and_then(Result::ok).and_then(|named| named.model) else {
+            return Ok(Self::default());
+        };
+        let mut model = model.into_owned();
+        let located = locate_or_only(state, &mut model)?;
+        Ok(Self(Known::Model(located)))
+    }
+
+    /// Reads a call of KServe's gRPC service, of which `body` is at least the first message. One that is compressed is not
+    /// understood.
+    pub(crate) fn read_call(path: &str, body: &[u8]) -> Self {
+        let method = path.strip_prefix(SERVICE).unwrap_or_default();
+        let message = match body {
+            [0, _, _, _, _, message @ ..] => message,
+            _ => return Self::default(),
+        };
+        let length = body.get(1..5).and_then(|length| length.try_into().ok());
+        let length = length.map_or(0, u32::from_be_bytes) as usize;
+        let message = message.get(..length).unwrap_or_default();
+        let request = match method {
+            "ModelInfer" | "ModelStreamInfer" => ModelInferRequest::decode(message).ok(),
+            // All of them begin with a model's name and version.
+            "ModelReady" | "ModelMetadata" | "ModelConfig" | "ModelStatistics" => {
+                let named = ModelReadyRequest::decode(message).ok();
+                named.map(|ModelReadyRequest { name, version }| of(name, version))
+            }
+            _ => None,
+        };
+        let named = request.filter(|request| !request.model_name.is_empty());
+        named.map_or_else(Self::default, |request| {
+            Self(Known::Kserve(Box::new(request)))
+        })
+    }
+
+    /// Reads a request of KServe's HTTP API: its model is in the path, and a `generate` has its prompt in the
+    /// body.
+    fn of_http(method: &http::Method, path: &str, body: &[u8]) -> Self {
+        let Ok(route) = Route::of(method, path) else {
+            return Self::default();
+        };
+        let (model, text) = match route {
+            Route::Generate(model) | Route::GenerateStream(model) => {
+                let prompt = serde_json::from_slice::<Prompted<'_>>(body);
+                (model, prompt.ok().and_then(|prompt| prompt.text_input))
+            }
+            Route::Infer(model)
+            | Route::ModelReady(model)
+            | Route::ModelMetadata(model)
+            | Route::ModelConfig(model)
+            | Route::Statistics(model) => (model, None),
+            _ => return Self::default(),
+        };
+        if model.name.is_empty() {
+            return Self::default();
+        }
+        let mut request = of(model.name, model.version);
+        if let Some(text) = text {
+            let mut built = RequestBuilder::new("", "", 0);
+            built.push_bytes("text_input", &[1, 1], [text.as_bytes()]);
+            let built = built.build();
+            request.inputs = built.inputs;
+            request.raw_input_contents = built.raw_input_contents;
+        }
+        Self(Known::Kserve(Box::new(request)))
+    }
+
+    /// How it is picked, for metrics.
+    pub(crate) fn label(&self) -> &'static str {
+        match &self.0 {
+            Known::Prompt(_) => "prompt",
+            Known::Kserve(request) if !request.inputs.is_empty() => "prompt",
+            Known::Model(_) | Known::Kserve(_) => "model",
+            Known::Any => "load",
+        }
+    }
+
+    /// Picks a worker that `fits`, where the request counts from now on.
+    ///
+    /// # Errors
+    /// 503: none is ready; 400: no server has the model of KServe's request.
+    pub(crate) async fn pick(
+        &self,
+        state: &AppState,
+        fits: impl Fn(&WorkerSlot) -> bool,
+    ) -> Result<Visit, ApiError> {
+        let visit = match &self.0 {
+            Known::Prompt(prepared) => {
+                let prompts: Vec<PromptRequest<'_>> = prompts(prepared).collect();
+                let asked = Prompts::new(&prompts, &prepared.block_keys);
+                let located = &prepared.model;
+                located
+                    .entry
+                    .pick_visited(suits(located), fits, Some(&asked))
+            }
+            Known::Model(located) => located.entry.pick_visited(suits(located), fits, None),
+            Known::Kserve(request) => {
+                let visit = state.forward.visit(request, fits).await;
+                return visit.map_err(|status| match status.code() {
+                    Code::Unavailable => ApiError::unavailable(status.message()),
+                    _ => ApiError::invalid_request("model_name", status.message()),
+                });
+            }
+            Known::Any => state.table.pick_visited(fits),
+        };
+        visit.ok_or_else(no_worker)
+    }
+}
+
+fn suits(located: &Located) -> Suits<'_> {
+    Suits {
+        content_hash: &located.served.description.content_hash,
+        adapter: located.adapter.as_ref(),
+        phases: Phases::Both,
+        resumes: false,
+        weights: None,
+        without: None,
+    }
+}
+
+/// The prompts as caches know them; nothing else of them is used.
+fn prompts(prepared: &Prepared) -> impl Iterator<Item = PromptRequest<'_>> {
+    prepared.prompts.iter().map(|prompt| PromptRequest {
+        params: &prompt.params,
+        tokens: &prompt.tokens,
+        text: &prompt.text,
+        stop: &[],
+        is_counted: prompt.count.is_some(),
+        request_id: "",
+        trace: None,
+        timeout: None,
+        generated: &[],
+        phases: Phases::Both,
+    })
+}

@@ -1,0 +1,248 @@
+//! The endpoint picker: a port on which a proxy, such as Envoy, asks for each HTTP request which worker's host it goes to.
+//! Owns the course of one such stream; what is said when is `inflight_ext_proc`'s, and which worker it is the table's.
+
+mod endpoints;
+mod health;
+mod refusing;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use inflight_base::accept::accept;
+use inflight_base::net::Listener;
+use inflight_ext_proc::messages::external_processor_server::{
+    ExternalProcessor, ExternalProcessorServer,
+};
+use inflight_ext_proc::messages::{ProcessingRequest, ProcessingResponse};
+use inflight_ext_proc::{Exchange, ExchangeError, HttpRequest, Step};
+use inflight_kserve::client::{TransportOptions, server};
+use inflight_openai::ApiError;
+use inflight_upstream::slot::WorkerSlot;
+use inflight_upstream::visit::Visit;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+use tonic_health::pb::health_server::HealthServer;
+
+pub(crate) use self::endpoints::Endpoints;
+use self::health::PickerHealth;
+use self::refusing::refused;
+use crate::admission::{Admitted, BodyMemory};
+use crate::handlers::picking::Sought;
+use crate::server::Port;
+use crate::state::AppState;
+
+/// Answers that may wait for the proxy.
+const WAITING: usize = 16;
+/// Bytes that one stream may send ahead of being read; a proxy sends all its requests over a few connections.
+const STREAM_WINDOW: u32 = 1 << 20;
+const CONNECTION_WINDOW: u32 = 16 << 20;
+
+/// What the port takes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PickerLimits {
+    pub max_connections: usize,
+    /// Requests at once on one connection.
+    pub max_requests: usize,
+    /// How long open requests may take once `shutdown` has resolved.
+    pub grace: Duration,
+}
+
+/// Serves until `stopped` resolves and open requests have ended. Once `shutdown` has resolved, they have the grace
+/// period.
+pub(crate) async fn serve<L: Listener>(
+    port: Port<L>,
+    state: Arc<AppState>,
+    endpoints: Endpoints,
+    limits: PickerLimits,
+    stopped: impl Future<Output = ()> + Send + 'static,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) {
+    let health = HealthServer::new(PickerHealth::new(&state));
+    let service = ExternalProcessorServer::new(Picker {
+        state,
+        endpoints: Arc::new(endpoints),
+    });
+    let serving = server(&TransportOptions {
+        stream_window_bytes: STREAM_WINDOW,
+        connection_window_bytes: CONNECTION_WINDOW,
+        ..TransportOptions::default()
+    })
+    .max_concurrent_streams(u32::try_from(limits.max_requests).unwrap_or(u32::MAX))
+    .add_service(health)
+    .add_service(service)
+    .serve_with_incoming_shutdown(
+        accept(port.listener, limits.max_connections, port.tls),
+        stopped,
+    );
+    let over = async {
+        shutdown.await;
+        tokio::time::sleep(limits.grace).await;
+    };
+    tokio::select! {
+        served = serving => if let Err(error) = served {
+            tracing::error!("the endpoint picker's port ended: {error}");
+        },
+        () = over => {}
+    }
+}
+
+struct Picker {
+    state: Arc<AppState>,
+    endpoints: Arc<Endpoints>,
+}
+
+type Answer = Result<ProcessingResponse, Status>;
+
+#[tonic::async_trait]
+impl ExternalProcessor for Picker {
+    type ProcessStream = ReceiverStream<Answer>;
+
+    async fn process(
+        &self,
+        request: Request<Streaming<ProcessingRequest>>,
+    ) -> Result<Response<Self::ProcessStream>, Status> {
+        let (sender, answers) = mpsc::channel(WAITING);
+        let passage = Passage {
+            state: Arc::clone(&self.state),
+            endpoints: Arc::clone(&self.endpoints),
+            sender: sender.clone(),
+        };
+        let incoming = request.into_inner();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = passage.run(incoming) => {}
+                // The proxy has left; with the passage, its request ends.
+                () = sender.closed() => {}
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(answers)))
+    }
+}
+
+/// One request's way past the picker.
+struct Passage {
+    state: Arc<AppState>,
+    endpoints: Arc<Endpoints>,
+    sender: mpsc::Sender<Answer>,
+}
+
+/// A request that goes to the endpoint that was picked for it.
+struct Sent {
+    visit: Visit,
+    endpoint: String,
+    _place: Admitted,
+}
+
+impl Passage {
+    async fn run(self, mut incoming: Streaming<ProcessingRequest>) {
+        let mut exchange = Exchange::new(self.state.max_body_bytes);
+        let mut memory = BodyMemory::default();
+        let mut sent: Option<Sent> = None;
+        while let Ok(Some(message)) = incoming.message().await {
+            let step = exchange.take(message);
+            let held = self.state.admission.hold(&mut memory, exchange.held());
+            let replies = match (step, held) {
+                (_, Err(error)) => return self.refuse(None, &error).await,
+                (Err(ExchangeError::TooLarge { limit }), _) => {
+                    let error = ApiError::payload_too_large(limit as u64);
+                    return self.refuse(None, &error).await;
+                }
+                (Err(error @ ExchangeError::NoHeaders), _) => {
+                    let status = Status::invalid_argument(error.to_string());
+                    let _ = self.sender.send(Err(status)).await;
+                    return;
+                }
+                (Ok(Step::Reply(replies)), _) => replies,
+                (Ok(Step::Choose(request)), _) => match self.choose(&request).await {
+                    Ok(chosen) => {
+                        let replies = exchange.chosen(&chosen.endpoint);
+                        memory = BodyMemory::default();
+                        sent = Some(chosen);
+                        replies
+                    }
+                    Err(error) => return self.refuse(Some(&request), &error).await,
+                },
+            };
+            for reply in replies {
+                if self.sender.send(Ok(reply)).await.is_err() {
+                    return;
+                }
+            }
+            note(&mut sent, &exchange);
+        }
+    }
+
+    /// Picks the endpoint of a request.
+    async fn choose(&self, request: &HttpRequest) -> Result<Sent, ApiError> {
+        let began = Instant::now();
+        let Self {
+            state, endpoints, ..
+        } = self;
+        let place = state.admission.admit(None)?;
+        let sought = self.read(request).await?;
+        let may = |endpoint: String| request.may_go_to(&endpoint);
+        let fits = |slot: &WorkerSlot| {
+            request.subset.is_none() || endpoints.of(&slot.address).is_some_and(may)
+        };
+        let visit = sought.pick(state, fits).await?;
+        let endpoint = endpoints.resolve(visit.worker()).await?;
+        let by = sought.label();
+        let seconds = began.elapsed().as_secs_f64();
+        state.metrics.picks.picked(by, seconds);
+        tracing::debug!(path = request.path, endpoint, by, "endpoint picked");
+        Ok(Sent {
+            visit,
+            endpoint,
+            _place: place,
+        })
+    }
+
+    /// Reads it where a body of its size may be worked on.
+    async fn read(&self, request: &HttpRequest) -> Result<Sought, ApiError> {
+        let state = Arc::clone(&self.state);
+        let salt = state.access.cache_salt(&request.headers);
+        if request.is_grpc() {
+            return Ok(Sought::read_call(&request.path, &request.body));
+        }
+        let method = http::Method::from_bytes(request.method.as_bytes()).unwrap_or_default();
+        let (path, body) = (request.path.clone(), request.body.clone());
+        let work = move || Sought::read(&state, (&method, &path), &body, salt.as_deref());
+        let kind = self.state.rendering();
+        let size = request.body.len();
+        self.state.admission.work(size, kind, work).await
+    }
+
+    async fn refuse(&self, request: Option<&HttpRequest>, error: &ApiError) {
+        tracing::debug!(%error, "no endpoint");
+        self.state.metrics.picks.refused();
+        let _ = self.sender.send(Ok(refused(request, error))).await;
+    }
+}
+
+/// Notes at its worker what the answer says.
+fn note(sent: &mut Option<Sent>, exchange: &Exchange) {
+    let heard = exchange.heard();
+    let Some(Sent {
+        visit, endpoint, ..
+    }) = sent
+    else {
+        return;
+    };
+    if heard
+        .served
+        .as_ref()
+        .is_some_and(|served| served != endpoint)
+    {
+        // The proxy has tried another one.
+        *sent = None;
+        return;
+    }
+    if heard.has_begun {
+        visit.started();
+    }
+    if let Some(tokens) = heard.cached_tokens {
+        visit.found_cached(tokens);
+    }
+}

@@ -1,0 +1,271 @@
+"""A real Envoy asks the gateway's endpoint picker where requests go.
+
+Two "pods", each with a worker and a gateway in front of it, have one address each. The picker follows both workers.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import openai
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException
+
+from support.envoy import Envoy, configuration
+from support.http import get, post
+from support.metrics import total
+from support.processes import InflightProcess
+from support.servers import MODEL_NAME, NO_KEY, Start, start_worker, wait_ready
+from support.triton import TritonStream, inputs
+
+#: A prompt that takes 0.2 s and more where it is not cached.
+TIMING = ("--step-us=2000", "--prefill-us-per-token=500", "--enable-kv-cache-reuse=true")
+HOSTS = ("127.0.0.2", "127.0.0.3")
+LENGTH = 400
+
+
+def free_port(hosts: tuple[str, ...]) -> int:
+    """A port that is free on all of them."""
+    with socket.socket() as first:
+        first.bind((hosts[0], 0))
+        port = int(first.getsockname()[1])
+        for host in hosts[1:]:
+            with socket.socket() as other:
+                other.bind((host, port))
+    return port
+
+
+@dataclass
+class Pool:
+    """Pods and the gateway that picks among them."""
+
+    pods: dict[str, tuple[InflightProcess, InflightProcess]]
+    port: int
+    picker: InflightProcess
+    http: str
+
+    @property
+    def address(self) -> str:
+        return self.picker.address("picker")
+
+    def picks(self, by: str) -> float:
+        return total(self.http, "inflight_gateway_endpoint_picks_total", f'by="{by}"')
+
+
+@pytest.fixture(scope="module")
+def pool(start_for_session: Start) -> Pool:
+    start = start_for_session
+    port = free_port(HOSTS)
+    pods = {}
+    for host in HOSTS:
+        worker = start_worker(start, f"--host={host}", *TIMING)
+        gateway = start("gateway", f"--host={host}", f"--port={port}", f"--worker={worker.address('grpc')}")
+        pods[host] = (worker, gateway)
+    workers = [f"--worker={worker.address('grpc')}" for worker, _ in pods.values()]
+    ports = ("--port=0", "--endpoint-picker-port=0", f"--endpoint-port={port}")
+    picker = start("gateway", *ports, *workers)
+    http = wait_ready(picker)
+    for _, gateway in pods.values():
+        wait_ready(gateway)
+    picker.wait_until("both are up", lambda: total(http, "inflight_gateway_worker_up") == 2)
+    return Pool(pods, port, picker, http)
+
+
+@pytest.fixture(scope="module")
+def envoy(pool: Pool, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Envoy]:
+    envoy = Envoy(tmp_path_factory.mktemp("envoy"), configuration(pool.address))
+    try:
+        yield envoy
+    finally:
+        envoy.stop()
+
+
+def prompt(number: int) -> list[int]:
+    """Tokens that no other prompt begins with."""
+    return [100 + number, *range(100, 99 + LENGTH)]
+
+
+def ask(http: str, tokens: list[int]) -> int:
+    """How many tokens of the prompt were cached."""
+    body = {"model": MODEL_NAME, "prompt": tokens, "max_tokens": 2, "ignore_eos": True}
+    answer = post(http, "/v1/completions", body)
+    assert answer.status == 200, answer.body
+    usage = answer.json()["usage"]
+    return int(usage["prompt_tokens_details"]["cached_tokens"])
+
+
+def test_prompts_that_begin_alike_go_to_one_pod(pool: Pool, envoy: Envoy) -> None:
+    before = pool.picks("prompt")
+    assert [ask(envoy.http, prompt(number)) for number in range(6)] == [0] * 6
+    for _ in range(2):
+        for number in range(6):
+            assert ask(envoy.http, prompt(number)) > LENGTH // 2
+            # As a chat continues.
+            assert ask(envoy.http, prompt(number) + [number] * 40) > LENGTH // 2
+    assert pool.picks("prompt") - before == 30
+    # Both have had some: they were spread.
+    for _, gateway in pool.pods.values():
+        answered = 'route="/v1/completions",status="200"'
+        assert total(gateway.address("http"), "inflight_gateway_requests_total", answered) > 0
+
+
+def test_openai_clients_see_no_difference(pool: Pool, envoy: Envoy) -> None:
+    client = openai.OpenAI(base_url=f"http://{envoy.http}/v1", api_key=NO_KEY, max_retries=0)
+    messages = [{"role": "user", "content": "Say something. " * 40}]
+    whole = client.chat.completions.create(model=MODEL_NAME, messages=messages, max_tokens=20)  # type: ignore[arg-type]
+    stream = client.chat.completions.create(
+        model=MODEL_NAME,
+        messages=messages,
+        max_tokens=20,
+        stream=True,
+        seed=1,  # type: ignore[arg-type]
+    )
+    parts = [chunk.choices[0].delta.content or "" for chunk in stream]
+    assert whole.choices[0].message.content
+    assert len(parts) > 3
+    assert client.models.list().data[0].id == MODEL_NAME
+    response = client.responses.create(model=MODEL_NAME, input="Hello. " * 40, max_output_tokens=5)
+    assert response.output_text
+
+
+@pytest.mark.parametrize("size", [1_000, 200_000, 3_000_000])
+def test_bodies_of_all_sizes_arrive_whole(envoy: Envoy, size: int) -> None:
+    """The pod's answer names what it was sent."""
+    body = {"model": MODEL_NAME, "prompt": "x", "user": "u" * size, "max_tokens": 1, "echo": True}
+    answer = post(envoy.http, "/v1/completions", body)
+    assert answer.status == 200, answer.body
+    assert answer.json()["choices"][0]["text"].startswith("x")
+
+
+def test_what_is_not_understood_goes_to_a_pod_that_says_so(pool: Pool, envoy: Envoy) -> None:
+    for path, body, status, by in [
+        ("/v1/completions", {"model": MODEL_NAME, "prompt": "x", "n": -1}, 400, "model"),
+        ("/v1/embeddings", {"model": MODEL_NAME, "input": "x"}, 404, "model"),
+        ("/v1/completions", ["no object"], 400, "load"),
+    ]:
+        before = pool.picks(by)
+        assert post(envoy.http, path, body).status == status, path
+        assert pool.picks(by) - before == 1, path
+    before = pool.picks("load")
+    assert get(envoy.http, "/v1/models").status == 200
+    assert pool.picks("load") - before == 1
+
+
+def test_a_model_that_no_pod_has_is_refused(pool: Pool, envoy: Envoy) -> None:
+    before = pool.picks("refused")
+    answer = post(envoy.http, "/v1/completions", {"model": "no-such", "prompt": "x"})
+    assert answer.status == 404
+    assert "no-such" in answer.json()["error"]["message"]
+    assert answer.json()["error"]["code"] == "model_not_found"
+    assert pool.picks("refused") - before == 1
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_only_endpoints_that_the_proxy_names_are_picked(pool: Pool, tmp_path: Path, host: str) -> None:
+    envoy = Envoy(tmp_path, configuration(pool.address, subset=[f"{host}:{pool.port}"]))
+    _, gateway = pool.pods[host]
+    try:
+        before = total(gateway.address("http"), "inflight_gateway_requests_total", 'route="/v1/completions"')
+        for number in range(20, 26):
+            ask(envoy.http, prompt(number))
+        after = total(gateway.address("http"), "inflight_gateway_requests_total", 'route="/v1/completions"')
+        assert after - before == 6
+    finally:
+        envoy.stop()
+
+
+def test_without_an_endpoint_the_answer_is_503(pool: Pool, tmp_path: Path) -> None:
+    envoy = Envoy(tmp_path, configuration(pool.address, subset=["127.0.0.9:1"]))
+    try:
+        answer = post(envoy.http, "/v1/completions", {"model": MODEL_NAME, "prompt": "x"})
+        assert answer.status == 503
+        assert answer.headers["x-llm-d-request-dropped-reason"] == "rejected-no-endpoints"
+        assert answer.headers["retry-after"]
+    finally:
+        envoy.stop()
+
+
+def test_a_proxy_that_buffers_bodies_gets_the_endpoint_as_well(pool: Pool, tmp_path: Path) -> None:
+    envoy = Envoy(tmp_path, configuration(pool.address, body_mode="BUFFERED"))
+    try:
+        ask(envoy.http, prompt(40))
+        assert ask(envoy.http, prompt(40)) > LENGTH // 2
+        assert get(envoy.http, "/v1/models").status == 200
+    finally:
+        envoy.stop()
+
+
+def test_kserve_over_http_goes_where_its_prompt_is_cached(pool: Pool, envoy: Envoy) -> None:
+    def placed() -> float:
+        return total(pool.http, "inflight_gateway_placed_requests_total", 'by="cache"')
+
+    def generate(number: int) -> None:
+        body = {"text_input": f"{number} {'and so on ' * 60}", "max_tokens": 2}
+        answer = post(envoy.http, "/v2/models/ensemble/generate", body)
+        assert answer.status == 200, answer.body
+
+    before = placed()
+    for _ in range(2):
+        for number in range(4):
+            generate(number)
+    assert placed() - before >= 4
+    assert get(envoy.http, "/v2/models/ensemble").status == 200
+    answer = post(envoy.http, "/v2/models/no-such/generate", {"text_input": "x"})
+    assert answer.status == 400
+    assert "no-such" in answer.json()["error"]
+
+
+def test_kserve_over_grpc_goes_to_workers_themselves(pool: Pool, start: Start, tmp_path: Path) -> None:
+    workers = [f"--worker={worker.address('grpc')}" for worker, _ in pool.pods.values()]
+    picker = start("gateway", "--port=0", "--endpoint-picker-port=0", *workers)
+    http = wait_ready(picker)
+    picker.wait_until("both are up", lambda: total(http, "inflight_gateway_worker_up") == 2)
+    envoy = Envoy(tmp_path, configuration(picker.address("picker"), http2=True))
+    try:
+        for turn in range(2):
+            for number in range(4):
+                stream = TritonStream(envoy.http)
+                # The stream stays open while it is answered: its endpoint is chosen by the first message.
+                stream.send("r", inputs(prompt(60 + number), 2, streaming=True))
+                assert len(list(stream.until_final())) >= 2
+                stream.close()
+            by_cache = total(http, "inflight_gateway_placed_requests_total", 'by="cache"')
+            assert by_cache == 4 * turn
+        client = triton.InferenceServerClient(envoy.http)
+        assert client.is_model_ready("tensorrt_llm")
+        with pytest.raises(InferenceServerException) as unknown:
+            client.infer("no-such", inputs([1, 2, 3], 1))
+        assert "no-such" in str(unknown.value)
+        client.close()
+    finally:
+        envoy.stop()
+
+
+def test_health_says_whether_there_is_an_endpoint(pool: Pool, start: Start) -> None:
+    def status(address: str, service: str) -> object:
+        with grpc.insecure_channel(address) as channel:
+            check = channel.unary_unary("/grpc.health.v1.Health/Check")
+            name = service.encode()
+            answer = check(b"\n" + bytes([len(name)]) + name if name else b"", timeout=10)
+            return answer
+
+    serving, not_serving = b"\x08\x01", b"\x08\x02"
+    picker = "envoy.service.ext_proc.v3.ExternalProcessor"
+    for service in ("", "liveness", "readiness", picker):
+        assert status(pool.address, service) == serving
+    with pytest.raises(grpc.RpcError) as unknown:
+        status(pool.address, "no-such")
+    assert unknown.value.code() == grpc.StatusCode.NOT_FOUND
+    lonely = start("gateway", "--port=0", "--endpoint-picker-port=0", "--worker=127.0.0.1:9")
+    for service, expected in [
+        ("", serving),
+        ("liveness", serving),
+        ("readiness", not_serving),
+        (picker, not_serving),
+    ]:
+        assert status(lonely.address("picker"), service) == expected, service
