@@ -36,6 +36,7 @@ SCHEMAS = Path(__file__).parent / "schemas"
 #: What upstream calls the files of the custom resources that the chart writes; see `ORIGIN.md` of `SCHEMAS`.
 CUSTOM = {
     "HTTPRoute": "gateway.networking.k8s.io_httproutes.yaml",
+    "InferencePool": "inference.networking.k8s.io_inferencepools.yaml",
     "LeaderWorkerSet": "leaderworkerset.x-k8s.io_leaderworkersets.yaml",
     "PrometheusRule": "monitoring.coreos.com_prometheusrules.yaml",
     "ScaledObject": "keda.sh_scaledobjects.yaml",
@@ -181,7 +182,7 @@ def test_objects_refer_to_each_other(values: str) -> None:
             container = spec["containers"][0]
             mounts = [
                 it
-                for one in (container, *spec.get("initContainers", ()))
+                for one in (*spec["containers"], *spec.get("initContainers", ()))
                 for it in one.get("volumeMounts", ())
             ]
             claims = one["spec"].get("volumeClaimTemplates", ())
@@ -214,7 +215,27 @@ def test_objects_refer_to_each_other(values: str) -> None:
             assert {it["service"]["name"] for it in backends} <= services.keys()
         if one["kind"] == "HTTPRoute":
             for backend in (it for rule in one["spec"]["rules"] for it in rule["backendRefs"]):
+                if backend.get("kind") == "InferencePool":
+                    assert ("InferencePool", backend["name"]) in made
+                    continue
                 assert backend["port"] in {it["port"] for it in services[backend["name"]]["spec"]["ports"]}
+        if one["kind"] == "InferencePool":
+            picker = one["spec"]["endpointPickerRef"]
+            assert picker["port"]["number"] in {
+                it["port"] for it in services[picker["name"]]["spec"]["ports"]
+            }
+            chosen = [
+                template["spec"]
+                for it in objects
+                for template in pods(it).values()
+                if selects(one["spec"]["selector"], template["metadata"]["labels"])
+            ]
+            target = one["spec"]["targetPorts"][0]["number"]
+            for spec in chosen:
+                ports = {port["containerPort"] for it in spec["containers"] for port in it["ports"]}
+                assert target in ports
+            assert chosen
+            assert f"--endpoint-port={target}" in arguments
         if one["kind"] == "ServiceMonitor":
             selector = one["spec"]["selector"]["matchLabels"].items()
             chosen = [it for it in services.values() if selector <= it["metadata"]["labels"].items()]
@@ -268,7 +289,9 @@ def test_only_gateways_and_workers_of_the_same_model_reach_workers(values: str) 
         }
         for pod, its in labels.items()
     }
-    asked = {(("gateway", ""), 8001), (None, 8002)}
+    asked: set[Any] = {(("gateway", ""), 8001), (None, 8002)}
+    if any(one["kind"] == "InferencePool" for one in objects):
+        asked.add((None, 8000))
     wanted: dict[tuple[str, str], set[Any]] = {}
     for name, role in labels:
         group = {((name, other), None) for other in ("leader", "follower")}
@@ -289,9 +312,10 @@ def test_every_argument_is_an_option(values: str) -> None:
     known = {"worker": {option for one in worker_params for option in one.opts}, "gateway": gateway}
     for one in rendered(values):
         for template in pods(one).values():
-            command, *arguments = template["spec"]["containers"][0]["args"]
-            given = {argument.partition("=")[0] for argument in arguments if argument.startswith("--")}
-            assert given <= known[command], given - known[command]
+            for container in template["spec"]["containers"]:
+                command, *arguments = container["args"]
+                given = {argument.partition("=")[0] for argument in arguments if argument.startswith("--")}
+                assert given <= known[command], given - known[command]
 
 
 @pytest.mark.parametrize(
@@ -326,6 +350,12 @@ def test_every_argument_is_an_option(values: str) -> None:
         ("models: [{name: a, adapters: {path: x}}]", "`adapters.claimName` of `a` is not set"),
         ("models: [{name: a, phases: context}]", "set `cacheKeySecret`"),
         ("models: [{name: a, phases: prefill}]", "phases"),
+        (
+            "cacheKeySecret: k\nendpointPicker: {enabled: true}\n"
+            "models: [{name: a, phases: context}, {name: a, phases: generation}]",
+            "a proxy sends each request to one pod",
+        ),
+        ("endpointPicker: {enabled: true, failureMode: Open}", "failureMode"),
         (
             "cacheKeySecret: k\nmodels: [{name: a, phases: context}]",
             "`a` has `phases: context` and 0 entries with `phases: generation`",

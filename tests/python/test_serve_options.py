@@ -85,6 +85,7 @@ WORDS = {"disaggregate": "never", "reasoning-field": "both", "data-objects": "s3
 
 #: Options that need another.
 NEEDS = {
+    "endpoint-port": "--endpoint-picker-port=0",
     "image-network": "--image-host=images.example",
     "tls-certificate": "--tls-key=keys",
     "tls-key": "--tls-certificate=keys",

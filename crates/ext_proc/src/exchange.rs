@@ -29,7 +29,7 @@ pub enum Step {
     Choose(Box<HttpRequest>),
 }
 
-/// Why a stream cannot go on.
+/// Why nothing more of a stream can be taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExchangeError {
     /// More of a body came than is held.

@@ -14,7 +14,7 @@ pub struct HttpRequest {
     pub method: String,
     /// With its query.
     pub path: String,
-    /// Without those that begin with a colon. What is no header is left out: nothing depends on it.
+    /// Without those that begin with a colon, and without what HTTP allows in no header: nothing depends on it.
     pub headers: HeaderMap,
     /// Empty where the proxy sends none. Of a gRPC call, what has come, which is at least its first message.
     pub body: Bytes,
@@ -53,7 +53,7 @@ impl HttpRequest {
         request
     }
 
-    /// Whether it is a call of gRPC, whose body may go on for as long as it is answered.
+    /// Whether it is a call of gRPC, whose body may come for as long as it is answered.
     pub fn is_grpc(&self) -> bool {
         let content = self.headers.get(http::header::CONTENT_TYPE);
         content.is_some_and(|content| content.as_bytes().starts_with(b"application/grpc"))

@@ -8,6 +8,11 @@ use std::sync::Arc;
 use bytes::Bytes;
 use inflight_anthropic::request;
 use inflight_blocks::Seed;
+use inflight_ext_proc::messages::body_mutation::Mutation;
+use inflight_ext_proc::messages::processing_request::Request as Sent;
+use inflight_ext_proc::messages::processing_response::Response as Reply;
+use inflight_ext_proc::messages::{ProcessingRequest, ProcessingResponse};
+use inflight_ext_proc::{Exchange, Step};
 use inflight_kserve::cache_state::CacheUpdate;
 use inflight_kserve::inference::model_metadata_response::TensorMetadata;
 use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse, ModelMetadataResponse};
@@ -34,7 +39,7 @@ use serde_json::{Map, json};
 pub type Target = fn(&[u8]);
 
 /// Every target by the name of its corpus and of its libFuzzer binary.
-pub const TARGETS: [(&str, Target); 20] = [
+pub const TARGETS: [(&str, Target); 21] = [
     ("chat_body", chat_body),
     ("messages_body", messages_body),
     ("batch_lines", batch_lines),
@@ -55,6 +60,7 @@ pub const TARGETS: [(&str, Target); 20] = [
     ("object_answer", object_answer),
     ("option_file", option_file),
     ("cache_updates", cache_updates),
+    ("proxy_messages", proxy_messages),
 ];
 
 /// The body of `POST /v1/chat/completions`.
@@ -171,6 +177,57 @@ pub fn cache_updates(mut data: &[u8]) {
     assert!(placement.assign(&ask, seats.iter()).is_some());
     drop(seats);
     assert_eq!(placement.block_tokens(), None);
+}
+
+/// What a proxy sends of one request and its answer. Whatever it is, what is passed on is what came: of the request's body, and of
+/// the answer's where the proxy waits for it.
+pub fn proxy_messages(mut data: &[u8]) {
+    const LIMIT: usize = 1 << 12;
+    let mut exchange = Exchange::new(LIMIT);
+    let (mut came, mut went) = (Vec::new(), Vec::new());
+    while !data.is_empty() {
+        let Ok(message) = ProcessingRequest::decode_length_delimited(&mut data) else {
+            break;
+        };
+        if let Some(Sent::ResponseBody(body)) = &message.request {
+            came.extend_from_slice(&body.body);
+        }
+        let replies = match exchange.take(message) {
+            Ok(Step::Reply(replies)) => replies,
+            Ok(Step::Choose(request)) => {
+                assert!(request.body.len() <= LIMIT);
+                let replies = exchange.chosen("10.0.0.7:8000");
+                assert!(!replies.is_empty());
+                let body = passed(&replies, true);
+                assert!(body.is_empty() || body == request.body);
+                replies
+            }
+            Err(_) => break,
+        };
+        assert!(exchange.held() <= LIMIT);
+        went.extend(passed(&replies, false));
+    }
+    assert!(went.is_empty() || came.starts_with(&went) || came.ends_with(&went));
+}
+
+/// What replies send of a request's body, or of an answer's.
+fn passed(replies: &[ProcessingResponse], is_request: bool) -> Vec<u8> {
+    let mut passed = Vec::new();
+    for reply in replies {
+        let body = match &reply.response {
+            Some(Reply::RequestBody(body)) if is_request => body,
+            Some(Reply::ResponseBody(body)) if !is_request => body,
+            _ => continue,
+        };
+        let mutation = body.response.as_ref();
+        let mutation = mutation.and_then(|response| response.body_mutation.as_ref());
+        if let Some(Mutation::StreamedResponse(piece)) =
+            mutation.and_then(|body| body.mutation.as_ref())
+        {
+            passed.extend_from_slice(&piece.body);
+        }
+    }
+    passed
 }
 
 /// A KServe request: its tensors, read as every type.

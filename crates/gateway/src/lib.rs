@@ -25,6 +25,7 @@
 //! | `access`, `admission`, `client`, `quota` | which requests are let in, how much at once, who holds and may use what |
 //! | `handlers` | one file per resource of the API, and KServe's calls over HTTP |
 //! | `grpc` | KServe's calls over gRPC |
+//! | `picker` | proxies that ask where requests go |
 //! | `audio` | which files of clips are decoded, and how far |
 //! | `images` | which images are accepted, and fetching them |
 //! | `guide` | whether schemas and regular expressions can be followed |

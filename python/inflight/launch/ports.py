@@ -12,7 +12,7 @@ from inflight.errors import UserMistake
 from inflight.launch.plan import ProcessSpec
 
 #: The options of a gateway with the ports that it listens on, in the order in which it takes sockets.
-PORT_OPTIONS = ("--port", "--grpc-port")
+PORT_OPTIONS = ("--port", "--grpc-port", "--endpoint-picker-port")
 #: Connections that wait to be accepted; the kernel takes its own limit where that is lower.
 BACKLOG = 4096
 

@@ -8,7 +8,8 @@ use std::os::fd::{FromRawFd, OwnedFd};
 
 use tokio::net::TcpListener;
 
-/// Descriptors of listening sockets, separated by commas: for HTTP and, with `--grpc-port`, for gRPC. Set by
+/// Descriptors of listening sockets, separated by commas: for HTTP, with `--grpc-port` for gRPC, and with
+/// `--endpoint-picker-port` for proxies. Set by
 /// `inflight launch` and `inflight serve`.
 const VARIABLE: &str = "INFLIGHT_LISTENERS";
 

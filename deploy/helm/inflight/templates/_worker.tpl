@@ -192,9 +192,58 @@ containers:
       {{- with $model.extraVolumeMounts }}
       {{- toYaml . | nindent 6 }}
       {{- end }}
+  {{- if and $root.Values.endpointPicker.enabled (ne $role "follower") }}
+  # Takes what proxies send to this pod.
+  - name: gateway
+    image: {{ default (include "inflight.image" $root) $root.Values.gateway.image }}
+    imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+    command: [inflight]
+    args:
+      - gateway
+      - --worker=127.0.0.1:8001
+      - --host=0.0.0.0
+      - --port=8000
+      - --shutdown-grace-s={{ $root.Values.drain.workerSeconds }}
+      {{- if $root.Values.apiKeySecret }}
+      - --api-key-file=/etc/inflight/api-keys
+      {{- end }}
+      {{- include "inflight.options" $root.Values.gateway.options | nindent 6 }}
+    {{- with $root.Values.gateway.env }}
+    env: {{- include "inflight.env" . | nindent 6 }}
+    {{- end }}
+    {{- with $root.Values.gateway.envFrom }}
+    envFrom: {{ toYaml . | nindent 6 }}
+    {{- end }}
+    ports:
+      - {name: http, containerPort: 8000}
+    readinessProbe:
+      httpGet: {path: /health/ready, port: http}
+      periodSeconds: 5
+      failureThreshold: 2
+    livenessProbe:
+      httpGet: {path: /health/live, port: http}
+      periodSeconds: 5
+      failureThreshold: 6
+    lifecycle:
+      preStop:
+        sleep: {seconds: 5}
+    securityContext: {{- include "inflight.container" $root | nindent 6 }}
+    {{- with $root.Values.endpointPicker.resources }}
+    resources: {{ toYaml . | nindent 6 }}
+    {{- end }}
+    volumeMounts:
+      - {name: tmp, mountPath: /tmp}
+      {{- if $root.Values.apiKeySecret }}
+      - {name: api-keys, mountPath: /etc/inflight, readOnly: true}
+      {{- end }}
+  {{- end }}
 volumes:
   - name: tmp
     emptyDir: {}
+  {{- if and $root.Values.endpointPicker.enabled $root.Values.apiKeySecret (ne $role "follower") }}
+  - name: api-keys
+    secret: {secretName: {{ $root.Values.apiKeySecret }}}
+  {{- end }}
   - name: shm
     emptyDir: {medium: Memory, sizeLimit: {{ $model.sharedMemory }}}
   {{- if and $model.sshSecret (gt $nodes 1) }}
