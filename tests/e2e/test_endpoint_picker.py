@@ -1,6 +1,7 @@
 """A real Envoy asks the gateway's endpoint picker where requests go.
 
-Two "pods", each with a worker and a gateway in front of it, have one address each. The picker follows both workers.
+Two "pods", each with a worker and a gateway in front of it, have one address each. The picker follows both
+workers.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import grpc
 import openai
 import pytest
 import tritonclient.grpc as triton
+from openai.types.chat import ChatCompletionMessageParam
 from tritonclient.utils import InferenceServerException
 
 from support.envoy import Envoy, configuration
@@ -116,14 +118,10 @@ def test_prompts_that_begin_alike_go_to_one_pod(pool: Pool, envoy: Envoy) -> Non
 
 def test_openai_clients_see_no_difference(pool: Pool, envoy: Envoy) -> None:
     client = openai.OpenAI(base_url=f"http://{envoy.http}/v1", api_key=NO_KEY, max_retries=0)
-    messages = [{"role": "user", "content": "Say something. " * 40}]
-    whole = client.chat.completions.create(model=MODEL_NAME, messages=messages, max_tokens=20)  # type: ignore[arg-type]
+    messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Say something. " * 40}]
+    whole = client.chat.completions.create(model=MODEL_NAME, messages=messages, max_tokens=20)
     stream = client.chat.completions.create(
-        model=MODEL_NAME,
-        messages=messages,
-        max_tokens=20,
-        stream=True,
-        seed=1,  # type: ignore[arg-type]
+        model=MODEL_NAME, messages=messages, max_tokens=20, stream=True, seed=1
     )
     parts = [chunk.choices[0].delta.content or "" for chunk in stream]
     assert whole.choices[0].message.content
@@ -251,8 +249,7 @@ def test_health_says_whether_there_is_an_endpoint(pool: Pool, start: Start) -> N
         with grpc.insecure_channel(address) as channel:
             check = channel.unary_unary("/grpc.health.v1.Health/Check")
             name = service.encode()
-            answer = check(b"\n" + bytes([len(name)]) + name if name else b"", timeout=10)
-            return answer
+            return check(b"\n" + bytes([len(name)]) + name if name else b"", timeout=10)
 
     serving, not_serving = b"\x08\x01", b"\x08\x02"
     picker = "envoy.service.ext_proc.v3.ExternalProcessor"

