@@ -39,7 +39,7 @@ use serde_json::{Map, json};
 pub type Target = fn(&[u8]);
 
 /// Every target by the name of its corpus and of its libFuzzer binary.
-pub const TARGETS: [(&str, Target); 21] = [
+pub const TARGETS: [(&str, Target); 22] = [
     ("chat_body", chat_body),
     ("messages_body", messages_body),
     ("batch_lines", batch_lines),
@@ -61,6 +61,7 @@ pub const TARGETS: [(&str, Target); 21] = [
     ("option_file", option_file),
     ("cache_updates", cache_updates),
     ("proxy_messages", proxy_messages),
+    ("kv_event_batch", kv_event_batch),
 ];
 
 /// The body of `POST /v1/chat/completions`.
@@ -228,6 +229,17 @@ fn passed(replies: &[ProcessingResponse], is_request: bool) -> Vec<u8> {
         }
     }
     passed
+}
+
+/// A batch of another server's KV cache events: what is read is written, and reads as the same.
+pub fn kv_event_batch(data: &[u8]) {
+    let Ok(batch) = inflight_kv_events::read(data) else {
+        return;
+    };
+    let written = inflight_kv_events::write(&batch);
+    // Bytes, because NaN is not equal to itself.
+    let again = inflight_kv_events::read(&written).map(|batch| inflight_kv_events::write(&batch));
+    assert_eq!(again, Ok(written));
 }
 
 /// A KServe request: its tensors, read as every type.

@@ -1,0 +1,123 @@
+"""Writes batches of KV cache events as vLLM and SGLang do, by the library that they use (`pip install msgspec`).
+
+They are the corpus of the fuzz target `kv_event_batch`, and what the tests of `crates/kv_events` read. The fields and
+their order are those of `vllm/distributed/kv_events.py`: maps since vllm#42892, arrays before.
+
+    python tools/make_kv_event_fixtures.py fuzz/corpus/kv_event_batch
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+#: Tokens of the first block and of the second.
+FIRST, SECOND = [1, 2, 3, 4], [5, 6, 7, 8]
+SHA = [bytes(range(32)), bytes(range(32, 64))]
+
+
+def structs(array_like: bool) -> tuple[Any, Any, Any, Any]:
+    """The batch and the three events, in one of the two forms."""
+
+    class Batch(msgspec.Struct, array_like=True, omit_defaults=True):  # type: ignore[call-arg]
+        ts: float
+        events: list[Any]
+        data_parallel_rank: int | None = None
+
+    class BlockStored(msgspec.Struct, array_like=array_like, omit_defaults=True, tag=True):  # type: ignore[call-arg]
+        block_hashes: list[int | bytes]
+        parent_block_hash: int | bytes | None
+        token_ids: list[Any]
+        block_size: int
+        lora_id: int | None
+        medium: str | None
+        lora_name: str | None
+        extra_keys: list[Any] | None = None
+        group_idx: int | None = None
+        kv_cache_spec_kind: str | None = None
+        kv_cache_spec_sliding_window: int | None = None
+        locality: str | None = None
+        ownership: str | None = None
+        session_id: str | None = None
+
+    class BlockRemoved(msgspec.Struct, array_like=array_like, omit_defaults=True, tag=True):  # type: ignore[call-arg]
+        block_hashes: list[int | bytes]
+        medium: str | None
+        group_idx: int | None = None
+        locality: str | None = None
+        ownership: str | None = None
+
+    class AllBlocksCleared(msgspec.Struct, array_like=array_like, omit_defaults=True, tag=True):  # type: ignore[call-arg]
+        pass
+
+    return Batch, BlockStored, BlockRemoved, AllBlocksCleared
+
+
+def batches(array_like: bool) -> dict[str, Any]:
+    """The same batches in one of the two forms."""
+    batch, stored, removed, cleared = structs(array_like)
+    two = [*FIRST, *SECOND]
+    return {
+        "stored": batch(
+            1.5,
+            [stored(SHA, None, two, 4, None, "GPU", None, [("salt",), None], 0, "full_attention")],
+            0,
+        ),
+        "rest": batch(
+            2.5,
+            [
+                stored([SHA[1]], SHA[0], SECOND, 4, 3, "CPU", "support", [("support",)]),
+                removed(SHA, "GPU", 0),
+                cleared(),
+            ],
+        ),
+        "numbers": batch(3.5, [stored([-1, 2**64 - 2], 7, two, 4, None, None, None)]),
+        "other_layers": batch(
+            4.5,
+            [
+                stored([SHA[0]], None, FIRST, 4, None, "GPU", None, None, 1, "sliding_window", 1024),
+                stored([SHA[0]], None, FIRST, 4, None, "GPU", None, [(("image", 3),)], 0, "mla_attention"),
+            ],
+        ),
+        "elsewhere": batch(
+            5.5,
+            [
+                stored(
+                    [SHA[0]],
+                    None,
+                    FIRST,
+                    4,
+                    None,
+                    "CPU",
+                    None,
+                    locality="REMOTE",
+                    ownership="a",
+                    session_id="s",
+                ),
+                stored([SHA[0]], None, [(1, 2), (2, 3), (3, 4), (4, 5)], 4, None, "STORAGE", None),
+                removed([SHA[0]], "STORAGE", None, "LOCAL", "a"),
+            ],
+        ),
+    }
+
+
+def main() -> None:
+    out = Path(sys.argv[1])
+    out.mkdir(parents=True, exist_ok=True)
+    encode = msgspec.msgpack.Encoder().encode
+    for form, array_like in (("map", False), ("array", True)):
+        for name, batch in batches(array_like).items():
+            (out / f"{name}_{form}").write_bytes(encode(batch))
+    # SGLang's end earlier, and name no keys of blocks.
+    short = ["BlockStored", [11, 12], None, [*FIRST, *SECOND], 4, None, "GPU", None]
+    (out / "sglang").write_bytes(encode([1.5, [short, ["BlockRemoved", [11]], ["AllBlocksCleared"]], None]))
+    later = {"type": "BlockMoved", "block_hashes": [1], "to": {"a": [1, {"b": None}]}}
+    named_last = {"block_hashes": [1], "medium": "GPU", "new": [[[]]], "type": "BlockRemoved"}
+    (out / "later").write_bytes(encode([1, [later, named_last], None, {"more": [1]}, "more"]))
+
+
+if __name__ == "__main__":
+    main()
