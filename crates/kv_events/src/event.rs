@@ -48,7 +48,7 @@ pub struct Removed {
     pub group: Option<u32>,
 }
 
-/// A server's name of a block. What a hash is made of is the server's affair: they are only compared.
+/// A server's name of a block. Nobody else needs to know what a hash is made of: they are only compared.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BlockHash {
     /// A number of 64 bits, whether it was written with a sign or without.

@@ -1,4 +1,4 @@
-//! A batch to bytes: maps, as vLLM writes them. Owns no bounds: whoever publishes has them.
+//! A batch to bytes: maps, as vLLM writes them. Owns no bounds: those are the publisher's.
 
 use rmp::encode::{
     ByteBuf, write_array_len, write_bin, write_f64, write_map_len, write_nil, write_sint,
