@@ -1,7 +1,7 @@
-"""Writes batches of KV cache events as vLLM and SGLang do, by the library that they use (`pip install msgspec`).
+"""Writes batches of KV cache events as vLLM and SGLang do, by the library that they use (msgspec).
 
-They are the corpus of the fuzz target `kv_event_batch`, and what the tests of `crates/kv_events` read. The fields and
-their order are those of `vllm/distributed/kv_events.py`: maps since vllm#42892, arrays before.
+They are the corpus of the fuzz target `kv_event_batch`, and what the tests of `crates/kv_events` read. The
+fields and their order are those of `vllm/distributed/kv_events.py`: maps since vllm#42892, arrays before.
 
     python tools/make_kv_event_fixtures.py fuzz/corpus/kv_event_batch
 """
@@ -19,41 +19,41 @@ FIRST, SECOND = [1, 2, 3, 4], [5, 6, 7, 8]
 SHA = [bytes(range(32)), bytes(range(32, 64))]
 
 
+#: The fields of events in their order; those with a default may be left out.
+STORED: tuple[Any, ...] = (
+    "block_hashes",
+    "parent_block_hash",
+    "token_ids",
+    "block_size",
+    "lora_id",
+    "medium",
+    "lora_name",
+    ("extra_keys", Any, None),
+    ("group_idx", Any, None),
+    ("kv_cache_spec_kind", Any, None),
+    ("kv_cache_spec_sliding_window", Any, None),
+    ("locality", Any, None),
+    ("ownership", Any, None),
+    ("session_id", Any, None),
+)
+REMOVED: tuple[Any, ...] = (
+    "block_hashes",
+    "medium",
+    ("group_idx", Any, None),
+    ("locality", Any, None),
+    ("ownership", Any, None),
+)
+
+
 def structs(array_like: bool) -> tuple[Any, Any, Any, Any]:
     """The batch and the three events, in one of the two forms."""
 
-    class Batch(msgspec.Struct, array_like=True, omit_defaults=True):  # type: ignore[call-arg]
-        ts: float
-        events: list[Any]
-        data_parallel_rank: int | None = None
+    def event(name: str, fields: tuple[Any, ...]) -> Any:
+        return msgspec.defstruct(name, fields, array_like=array_like, omit_defaults=True, tag=True)
 
-    class BlockStored(msgspec.Struct, array_like=array_like, omit_defaults=True, tag=True):  # type: ignore[call-arg]
-        block_hashes: list[int | bytes]
-        parent_block_hash: int | bytes | None
-        token_ids: list[Any]
-        block_size: int
-        lora_id: int | None
-        medium: str | None
-        lora_name: str | None
-        extra_keys: list[Any] | None = None
-        group_idx: int | None = None
-        kv_cache_spec_kind: str | None = None
-        kv_cache_spec_sliding_window: int | None = None
-        locality: str | None = None
-        ownership: str | None = None
-        session_id: str | None = None
-
-    class BlockRemoved(msgspec.Struct, array_like=array_like, omit_defaults=True, tag=True):  # type: ignore[call-arg]
-        block_hashes: list[int | bytes]
-        medium: str | None
-        group_idx: int | None = None
-        locality: str | None = None
-        ownership: str | None = None
-
-    class AllBlocksCleared(msgspec.Struct, array_like=array_like, omit_defaults=True, tag=True):  # type: ignore[call-arg]
-        pass
-
-    return Batch, BlockStored, BlockRemoved, AllBlocksCleared
+    fields = ("ts", "events", ("data_parallel_rank", Any, None))
+    batch = msgspec.defstruct("EventBatch", fields, array_like=True, omit_defaults=True)
+    return batch, event("BlockStored", STORED), event("BlockRemoved", REMOVED), event("AllBlocksCleared", ())
 
 
 def batches(array_like: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ use inflight_batches::{DataUrl, ObjectsUrl};
 use inflight_openai::ReasoningField;
 use inflight_parsers::{ReasoningFormat, ToolFormat};
 use inflight_traces::DEFAULT_RATIO;
-use inflight_upstream::address_file::{AddressFile, worker_address};
+use inflight_upstream::address_file::{AddressFile, endpoint_address, worker_address};
 use inflight_upstream::model::for_model::ForModel;
 use inflight_upstream::model::formats::FormatChoice;
 use inflight_upstream::phases::Disaggregate;
@@ -83,7 +83,7 @@ pub struct GatewayOptions {
     /// several
     #[arg(long = "worker", alias = "triton-endpoint", short_alias = 't')]
     #[arg(value_name = "HOST:PORT", value_parser = worker_address)]
-    #[arg(required_unless_present_any = ["worker_files", "worker_names"])]
+    #[arg(required_unless_present_any = ["worker_files", "worker_names", "endpoints", "endpoint_files", "endpoint_names"])]
     pub workers: Vec<String>,
 
     /// File of worker addresses, one on each line, `#` starts a comment; read again when it changes. A removed
@@ -95,6 +95,38 @@ pub struct GatewayOptions {
     /// again every 5 seconds
     #[arg(long = "worker-dns", value_name = "NAME:PORT", value_parser = worker_address)]
     pub worker_names: Vec<String>,
+
+    /// Address of another maker's server that answers OpenAI's clients itself, such as vLLM, SGLang or trtllm-serve. It is
+    /// only watched: requests reach it through a proxy that asks this gateway where to send them; repeat for several
+    #[arg(long = "endpoint", value_name = "http://HOST:PORT", value_parser = endpoint_address)]
+    pub endpoints: Vec<String>,
+
+    /// File of such addresses, one on each line, `#` starts a comment; read again when it changes
+    #[arg(long = "endpoint-file", value_name = "FILE", value_parser = AddressFile::read_endpoints)]
+    pub endpoint_files: Vec<AddressFile>,
+
+    /// DNS name with such a server behind each of its addresses; looked up again every 5 seconds
+    #[arg(long = "endpoint-dns", value_name = "http://NAME:PORT", value_parser = endpoint_address)]
+    pub endpoint_names: Vec<String>,
+
+    /// Port at which each `--endpoint` publishes its KV cache's events over ZeroMQ, as vLLM and SGLang do: usually 5557.
+    /// By default, what it holds is estimated from what is sent to it
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub kv_events_port: Option<u16>,
+
+    /// Port at which events that were missed can be asked for, vLLM's `replay_endpoint`. By default, an endpoint whose
+    /// events have a gap is estimated for a second
+    #[arg(long, value_name = "PORT", requires = "kv_events_port", value_parser = clap::value_parser!(u16).range(1..))]
+    pub kv_events_replay_port: Option<u16>,
+
+    /// What the topics of these events begin with. By default, all are read
+    #[arg(
+        long,
+        value_name = "TEXT",
+        requires = "kv_events_port",
+        default_value = ""
+    )]
+    pub kv_events_topic: String,
 
     /// Authorities of the workers and Triton servers that speak TLS, as a PEM file. By default, those that this
     /// machine trusts
@@ -113,8 +145,8 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "NAME")]
     pub upstream_server_name: Option<String>,
 
-    /// Directory of the Hugging Face tokenizer of one Triton model, or of all without their own. Inflight
-    /// workers provide theirs
+    /// Directory of the Hugging Face tokenizer of one model of a Triton server or `--endpoint`, or of all without their
+    /// own. Inflight workers provide theirs
     #[arg(long = "tokenizer", value_name = "[MODEL=]DIRECTORY")]
     pub tokenizers: Vec<ForModel<PathBuf>>,
 

@@ -70,6 +70,21 @@ impl Network {
     pub fn new(dial: impl Fn(&str, u16) -> Dialing + Send + Sync + 'static) -> Self {
         Self(Arc::new(dial))
     }
+
+    /// Connects to a server that is spoken to without gRPC, over `network` or the machine's TCP.
+    ///
+    /// # Errors
+    /// As the network has it.
+    pub async fn dial(
+        network: Option<&Self>,
+        host: &str,
+        port: u16,
+    ) -> std::io::Result<Box<dyn Socket>> {
+        match network {
+            Some(network) => (network.0)(host, port).await,
+            None => Ok(Box::new(TcpStream::connect((host, port)).await?)),
+        }
+    }
 }
 
 impl fmt::Debug for Network {

@@ -357,6 +357,16 @@ impl ApiError {
         Self::new(ErrorKind::ModelNotFound, message).with_param("model")
     }
 
+    /// 404: servers have the model, and none of them takes requests from here.
+    pub fn model_only_watched(model: &str) -> Self {
+        let model = crate::words::shortened(model);
+        let message = format!(
+            "The servers of the model `{model}` are only watched by this gateway, which sends them no requests. Send \
+             the request to one of them, or to the proxy in front of them."
+        );
+        Self::new(ErrorKind::ModelNotFound, message).with_param("model")
+    }
+
     /// 404: the model is served, but by nobody who makes embeddings of what it reads.
     pub fn no_embeddings(model: &str, reason: &str) -> Self {
         let model = crate::words::shortened(model);

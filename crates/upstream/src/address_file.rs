@@ -8,10 +8,14 @@ use inflight_base::text_file::{Stamp, read_text, stamp};
 /// Larger files are a mistake.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
+/// How a line is read.
+type ReadLine = fn(&str) -> Result<String, String>;
+
 /// A file of addresses, one on each line.
 #[derive(Clone, Debug)]
 pub struct AddressFile {
     path: PathBuf,
+    read_line: ReadLine,
     addresses: Vec<String>,
     seen: Option<Stamp>,
 }
@@ -22,8 +26,21 @@ impl AddressFile {
     /// # Errors
     /// A sentence for the user: it cannot be read, or a line is not an address.
     pub fn read(path: &str) -> Result<Self, String> {
+        Self::read_lines(path, worker_address)
+    }
+
+    /// As [`AddressFile::read`], a file of servers that are only watched.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_endpoints(path: &str) -> Result<Self, String> {
+        Self::read_lines(path, endpoint_address)
+    }
+
+    fn read_lines(path: &str, read_line: ReadLine) -> Result<Self, String> {
         let mut file = Self {
             path: path.into(),
+            read_line,
             addresses: Vec::new(),
             seen: None,
         };
@@ -58,18 +75,41 @@ impl AddressFile {
     }
 
     fn read_addresses(&self) -> Result<Vec<String>, String> {
-        parse(&read_text(&self.path, MAX_FILE_BYTES)?)
+        parse(&read_text(&self.path, MAX_FILE_BYTES)?, self.read_line)
     }
 }
 
-fn parse(text: &str) -> Result<Vec<String>, String> {
+fn parse(text: &str, read_line: ReadLine) -> Result<Vec<String>, String> {
     let lines = text.lines().map(str::trim).zip(1..);
     let lines = lines.filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
     lines
         .map(|(line, number)| {
-            worker_address(line).map_err(|error| format!("line {number}, `{line}`, {error}"))
+            read_line(line).map_err(|error| format!("line {number}, `{line}`, {error}"))
         })
         .collect()
+}
+
+/// Before the address of a server that is only watched.
+pub const WATCHED: &str = "http://";
+
+/// Whether a server with this address is only watched: requests reach it another way than through this gateway.
+pub fn is_watched(address: &str) -> bool {
+    address.starts_with(WATCHED)
+}
+
+/// Reads `http://HOST:PORT`, the address of a server that is only watched.
+///
+/// # Errors
+/// What it must be.
+pub fn endpoint_address(text: &str) -> Result<String, String> {
+    let bare = text.trim_end_matches('/');
+    let bare = bare
+        .strip_prefix(WATCHED)
+        .filter(|bare| !bare.contains('/'));
+    match bare.map(worker_address) {
+        Some(Ok(bare)) => Ok(format!("{WATCHED}{bare}")),
+        _ => Err("must be http://HOST:PORT, e.g. http://127.0.0.1:8000".to_owned()),
+    }
 }
 
 /// Reads `HOST:PORT`, also as a URL; `https://` says that the server speaks TLS, and stays.
@@ -110,12 +150,38 @@ mod tests {
     }
 
     #[test]
+    fn endpoints_are_urls_without_a_path() {
+        for good in ["http://a:1", "http://a:1/"] {
+            let read = endpoint_address(good).unwrap();
+            assert!(read == "http://a:1" && is_watched(&read), "{good}");
+        }
+        for bad in [
+            "a:1",
+            "https://a:1",
+            "http://a",
+            "http://a:1/v1",
+            "http://https://a:1",
+            "",
+        ] {
+            assert!(endpoint_address(bad).is_err(), "{bad}");
+        }
+        assert!(!is_watched(&worker_address("http://a:1").unwrap()));
+    }
+
+    #[test]
     fn addresses_are_one_a_line_with_comments() {
         let text = "# two\na:1\r\n\n  http://[::1]:8001  \n";
-        assert_eq!(parse(text).unwrap(), ["a:1", "[::1]:8001"]);
-        assert_eq!(parse("").unwrap(), Vec::<String>::new());
-        let error = parse("a:1\nb\n").unwrap_err();
+        assert_eq!(parse(text, worker_address).unwrap(), ["a:1", "[::1]:8001"]);
+        assert_eq!(parse("", worker_address).unwrap(), Vec::<String>::new());
+        let error = parse("a:1\nb\n", worker_address).unwrap_err();
         assert_eq!(error, "line 2, `b`, must be HOST:PORT, e.g. 127.0.0.1:8001");
+        let endpoints = parse("http://a:1\n#\n", endpoint_address).unwrap();
+        assert_eq!(endpoints, ["http://a:1"]);
+        let error = parse("a:1", endpoint_address).unwrap_err();
+        assert_eq!(
+            error,
+            "line 1, `a:1`, must be http://HOST:PORT, e.g. http://127.0.0.1:8000"
+        );
     }
 
     #[test]

@@ -17,6 +17,7 @@ use super::rpc::{self, RpcError};
 use super::slot::WorkerSlot;
 use super::triton::tokenizers::Tokenizers;
 use super::triton::{self, Server};
+use super::watched;
 
 /// First wait after a failed attempt; doubles up to [`BACKOFF_MAX`].
 const BACKOFF_MIN: Duration = Duration::from_millis(100);
@@ -53,6 +54,8 @@ enum NotReady {
     Inflight(#[from] inflight::NotReady),
     #[error(transparent)]
     Triton(#[from] triton::NotReady),
+    #[error(transparent)]
+    Watched(#[from] watched::NotReady),
     #[error("the model is loading: {0}")]
     Loading(String),
 }
@@ -111,6 +114,10 @@ async fn connect_and_serve(
         cache,
         tokenizers,
     } = connector;
+    if slot.is_watched() {
+        let server = watched::Server::connect(slot, tokenizers, context).await?;
+        return Ok(server.serve(slot, tokenizers, context).await);
+    }
     let options = context.transport();
     let channel = client::connect(&slot.address, &options).await?;
     let mut kserve = client::inference_client(channel.clone(), &options);

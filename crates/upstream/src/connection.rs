@@ -2,7 +2,7 @@
 //! stopping; knows nothing of how servers are found and lost, or of clients.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -18,9 +18,10 @@ use super::prompt_request::PromptRequest;
 use super::pulse::Pulse;
 use super::registry::{Registry, Sequences};
 use super::request_queue::NotSent;
+use crate::address_file::WATCHED;
 use crate::model::adapter::task_of;
 use crate::model::capability::{Capability, lacks};
-use crate::model::served::ServedModel;
+use crate::model::served::{Protocol, ServedModel};
 
 /// How requests travel to a server; the output of each comes back through the [`Registry`].
 pub trait Transport: std::fmt::Debug + Send + Sync {
@@ -55,6 +56,18 @@ pub struct Connection {
     life: Life,
     transport: Box<dyn Transport>,
     registry: Arc<Registry>,
+    /// Requests that somebody else sent there and that were [counted](Connection::count).
+    counted: AtomicUsize,
+}
+
+/// A request that counts at a server for as long as this lives.
+#[derive(Debug)]
+pub struct Counted(Arc<Connection>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.counted.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Connection {
@@ -77,6 +90,7 @@ impl Connection {
             life: Life::default(),
             transport,
             registry,
+            counted: AtomicUsize::new(0),
         }
     }
 
@@ -90,6 +104,22 @@ impl Connection {
     #[must_use]
     pub fn of(self, life: Life) -> Self {
         Self { life, ..self }
+    }
+
+    /// Whether the server is only watched: it does not take requests from here, and its answers are not seen.
+    pub fn is_watched(&self) -> bool {
+        self.served.protocol == Protocol::Watched
+    }
+
+    /// Where the server is, without the scheme of those that are only watched.
+    pub fn host_port(&self) -> &str {
+        self.address.strip_prefix(WATCHED).unwrap_or(&self.address)
+    }
+
+    /// Counts a request that reaches the server another way than through this connection.
+    pub fn count(self: &Arc<Self>) -> Counted {
+        self.counted.fetch_add(1, Ordering::Relaxed);
+        Counted(Arc::clone(self))
     }
 
     /// The process that it is to.
@@ -215,9 +245,9 @@ impl Connection {
         }
     }
 
-    /// Handles that wait for output.
+    /// Handles that wait for output, and requests that were counted.
     pub fn active(&self) -> usize {
-        self.registry.active()
+        self.registry.active() + self.counted.load(Ordering::Relaxed)
     }
 
     /// Ends every request of this connection with an error.

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inflight_kserve::client::{Network, TransportOptions};
+use inflight_kv_events::Source;
 use inflight_tls::ClientTls;
 
 use super::chat_templates::ChatTemplates;
@@ -20,6 +21,8 @@ pub struct Context {
     pub templates: ChatTemplates,
     /// For servers that speak TLS.
     pub tls: ClientTls,
+    /// Where servers that are only watched publish what their caches hold; `None`: they do not.
+    pub kv_events: Option<Source>,
     /// `None`: over the machine's TCP.
     pub network: Option<Network>,
 }

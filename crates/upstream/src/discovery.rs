@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::connect::{Connector, keep_connected};
 use super::slot::WorkerSlot;
 use super::table::Table;
-use crate::address_file::AddressFile;
+use crate::address_file::{AddressFile, WATCHED};
 
 /// How often files are looked at. A look is one `stat`.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -109,10 +109,9 @@ impl Discovery {
 
 /// The addresses of `name` in order, or `None` where nobody knows: what is connected then stays so.
 async fn look_up(name: &str) -> Option<Vec<String>> {
-    let (scheme, bare) = match name.strip_prefix(HTTPS) {
-        Some(bare) => (HTTPS, bare),
-        None => ("", name),
-    };
+    let mut schemes = [HTTPS, WATCHED].into_iter();
+    let found = schemes.find_map(|scheme| Some((scheme, name.strip_prefix(scheme)?)));
+    let (scheme, bare) = found.unwrap_or(("", name));
     match tokio::time::timeout(LOOK_UP_TIMEOUT, tokio::net::lookup_host(bare)).await {
         Ok(Ok(found)) => {
             let found = found.map(|address| format!("{scheme}{address}"));
@@ -146,6 +145,11 @@ mod tests {
         let found = look_up("https://localhost:8001").await.unwrap();
         assert!(
             found.contains(&"https://127.0.0.1:8001".to_owned()),
+            "{found:?}"
+        );
+        let found = look_up("http://localhost:8001").await.unwrap();
+        assert!(
+            found.contains(&"http://127.0.0.1:8001".to_owned()),
             "{found:?}"
         );
         assert_eq!(look_up("no-such-name.invalid:1").await, None);

@@ -2,8 +2,8 @@
 //! there are, connections, the table of models and what they can do, and the delivery of a request to one server
 //! after another. Knows KServe and our asset service; knows nothing of HTTP servers, or of any API.
 //!
-//! Both kinds of server are driven through [`connection::Connection`]; what differs between them is in
-//! [`inflight`] and [`triton`].
+//! All kinds of server are driven through [`connection::Connection`]; what differs between them is in
+//! [`inflight`], [`triton`] and [`watched`], whose servers get no requests from here.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
@@ -44,3 +44,4 @@ pub mod trace;
 pub mod transcript;
 pub mod triton;
 pub mod visit;
+pub mod watched;

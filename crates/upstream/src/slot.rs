@@ -16,6 +16,7 @@ use super::inbox::Notice;
 use super::peer::Peer;
 use super::process::Life;
 use super::pulse::Pulse;
+use crate::address_file::{WATCHED, is_watched};
 
 /// How long requests that are being prepared may still be sent to a server that was taken out.
 pub(super) const PREPARING: Duration = Duration::from_secs(1);
@@ -94,6 +95,16 @@ impl WorkerSlot {
         while self.active() > 0 {
             tokio::time::sleep(IDLE_POLL).await;
         }
+    }
+
+    /// Whether it does not take requests from here; see [`Connection::is_watched`].
+    pub fn is_watched(&self) -> bool {
+        is_watched(&self.address)
+    }
+
+    /// Where it is, without the scheme of those that are only watched.
+    pub fn host_port(&self) -> &str {
+        self.address.strip_prefix(WATCHED).unwrap_or(&self.address)
     }
 
     /// Whether it is no longer configured, and only finishes its requests.

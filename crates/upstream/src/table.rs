@@ -49,12 +49,36 @@ impl ModelEntry {
     /// would choose now. Picks nothing: preparing a long prompt takes a while, and the worker is chosen by
     /// the load after it.
     pub fn next_served(&self) -> Option<Arc<ServedModel>> {
+        Some(Arc::clone(&self.next(|one| !one.is_watched())?.served))
+    }
+
+    /// [`ModelEntry::next_served`] of all servers, also of those that are only watched: the caller sends the request there
+    /// another way.
+    pub fn next_endpoint(&self) -> Option<Arc<ServedModel>> {
         Some(Arc::clone(&self.next(|_| true)?.served))
+    }
+
+    /// Whether all its servers are only watched: nothing can be sent to them from here.
+    pub fn is_only_watched(&self) -> bool {
+        self.workers.iter().all(|slot| slot.is_watched())
     }
 
     /// [`ModelEntry::next_served`] of the workers that have this LoRA adapter, which it also looks up.
     pub fn next_with(&self, adapter: &str) -> Option<(Arc<ServedModel>, Adapter)> {
-        let connection = self.next(|connection| connection.task_of(adapter).is_some())?;
+        self.next_that(adapter, |one| !one.is_watched())
+    }
+
+    /// [`ModelEntry::next_endpoint`] of the servers that have this LoRA adapter, which it also looks up.
+    pub fn next_endpoint_with(&self, adapter: &str) -> Option<(Arc<ServedModel>, Adapter)> {
+        self.next_that(adapter, |_| true)
+    }
+
+    fn next_that(
+        &self,
+        adapter: &str,
+        fits: impl Fn(&Connection) -> bool,
+    ) -> Option<(Arc<ServedModel>, Adapter)> {
+        let connection = self.next(|one| fits(one) && one.task_of(adapter).is_some())?;
         let served = Arc::clone(&connection.served);
         let adapter = Adapter {
             task_id: connection.task_of(adapter)?,
@@ -189,6 +213,8 @@ pub struct Suits<'a> {
     pub resumes: bool,
     /// Those with these weights: another worker continues with an answer.
     pub weights: Option<&'a str>,
+    /// Also those that are only watched: the caller sends the request another way.
+    pub watched: bool,
     /// Any but this one, which has the request. A worker that has come back since is another.
     pub without: Option<&'a Connection>,
 }
@@ -198,6 +224,7 @@ impl Suits<'_> {
         let description = &connection.served.description;
         description.content_hash == self.content_hash
             && !tried.contains(&connection.address)
+            && (self.watched || !connection.is_watched())
             && self
                 .adapter
                 .is_none_or(|adapter| connection.task_of(&adapter.name) == Some(adapter.task_id))

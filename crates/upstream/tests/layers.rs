@@ -24,11 +24,11 @@ const CRATE: Arrows = &[
     ("request_queue", &["handles"]),
     ("registry", &["handles", "inbox", "rpc"]),
     ("placement", &["metrics", "phases", "prompt_request"]),
-    ("connection", &["handles", "inbox", "model", "placement", "process", "prompt_request", "pulse", "registry", "request_queue"]),
+    ("connection", &["address_file", "handles", "inbox", "model", "placement", "process", "prompt_request", "pulse", "registry", "request_queue"]),
     ("shared_stream", &["handles", "request_queue"]),
     ("pool", &["shared_stream"]),
     ("peer", &["pool"]),
-    ("slot", &["connection", "inbox", "peer", "process", "pulse"]),
+    ("slot", &["address_file", "connection", "inbox", "peer", "process", "pulse"]),
     ("visit", &["placement", "slot"]),
     ("table", &["connection", "metrics", "model", "phases", "placement", "pool", "slot", "visit"]),
     ("adapter_control", &["rpc", "slot", "table"]),
@@ -42,7 +42,8 @@ const CRATE: Arrows = &[
     ("forward", &["classify", "connection", "delivery", "dispatch", "ending", "holding", "inbox", "metrics", "model", "placement", "pool", "process", "rpc", "shared_stream", "slot", "stops", "survival", "table", "transcript", "visit"]),
     ("inflight", &["chat_templates", "connection", "context", "handles", "metrics", "model", "peer", "phases", "placement", "pool", "prompt_request", "registry", "request_queue", "rpc", "slot"]),
     ("triton", &["chat_templates", "classify", "connection", "context", "handles", "inbox", "metrics", "model", "peer", "pool", "prompt_request", "pulse", "registry", "request_queue", "rpc", "slot", "trace"]),
-    ("connect", &["context", "inflight", "rpc", "slot", "triton"]),
+    ("watched", &["connection", "context", "handles", "model", "placement", "prompt_request", "registry", "request_queue", "rpc", "slot", "triton"]),
+    ("connect", &["context", "inflight", "rpc", "slot", "triton", "watched"]),
     ("discovery", &["address_file", "connect", "slot", "table"]),
 ];
 

@@ -81,7 +81,7 @@ pub(super) fn may_begin(state: &AppState, body: &[u8]) -> bool {
         return true;
     };
     match state.table.find(&model) {
-        Ok(entry) => entry.next_served().is_some(),
+        Ok(entry) => entry.next_served().is_some() || entry.is_only_watched(),
         Err(NoModel::NotYet) => false,
         // An adapter's name, or nobody's: its handler knows.
         Err(NoModel::Unknown | NoModel::Refused(_)) => true,

@@ -61,6 +61,7 @@ pub(super) fn dispatch_prompts(
         phases,
         resumes: progress.is_some_and(|progress| progress.way == Way::Resume),
         weights: progress.map(|_| &*located.served.description.weights),
+        watched: false,
         without: progress.and_then(|progress| progress.without),
     };
     let dispatched = match progress.is_none() && prepared.may_split() {

@@ -28,7 +28,7 @@ pub(super) struct Located {
 pub(super) fn locate(state: &AppState, model: &str) -> Result<Located, ApiError> {
     let missing = match state.table.find(model) {
         Ok(entry) => {
-            let served = entry.next_served().ok_or_else(no_worker)?;
+            let served = entry.next_served().ok_or_else(|| none_ready(&entry))?;
             return Ok(Located {
                 entry,
                 served,
@@ -103,9 +103,17 @@ fn with_adapter(
     }
     // The workers that have it may be away.
     if entry.adapters.contains(name) || entry.next_served().is_none() {
-        return Err(no_worker());
+        return Err(none_ready(&entry));
     }
     Err(not_found(state, model))
+}
+
+/// No worker can take a request of this model now, or ever.
+fn none_ready(entry: &ModelEntry) -> ApiError {
+    if entry.is_only_watched() {
+        return ApiError::model_only_watched(&entry.name);
+    }
+    no_worker()
 }
 
 fn not_found(state: &AppState, model: &str) -> ApiError {

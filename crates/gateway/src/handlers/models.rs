@@ -73,8 +73,11 @@ pub(super) fn names<'a>(models: impl Iterator<Item = &'a Arc<ModelEntry>>) -> Ve
         .collect()
 }
 
-/// The model's card, then those of its adapters.
+/// The model's card, then those of its adapters; none of a model that cannot be asked here.
 fn cards(entry: &ModelEntry) -> Vec<ModelCard> {
+    if entry.is_only_watched() {
+        return Vec::new();
+    }
     let created = u64::try_from(entry.created).unwrap_or(0);
     let card = ModelCard::new(entry.name.clone(), created, entry.max_seq_len);
     let names = entry.adapters.iter();

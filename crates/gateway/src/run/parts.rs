@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use inflight_batches::{Bounds, Share, StoreError};
 use inflight_kserve::client::Network;
+use inflight_kv_events::Source;
 use inflight_tls::ClientTls;
 use inflight_traces::{Flush, TraceError, TraceOptions, Tracer};
 use inflight_upstream::chat_templates::ChatTemplates;
@@ -86,14 +87,23 @@ pub(super) fn connect_workers(
         },
         templates: chat_templates(options),
         tls,
+        kv_events: options.kv_events_port.map(|port| Source {
+            port,
+            replay_port: options.kv_events_replay_port,
+            topic: options.kv_events_topic.clone(),
+        }),
         network,
     };
     let connector = Arc::new(Connector::new(context, tokenizers));
     let mut tasks = tokio::task::JoinSet::new();
+    let joined = |of_workers: &[String], of_endpoints: &[String]| -> Vec<String> {
+        of_workers.iter().chain(of_endpoints).cloned().collect()
+    };
+    let files = options.worker_files.iter().chain(&options.endpoint_files);
     let discovery = Discovery::new(
-        &options.workers,
-        &options.worker_files,
-        &options.worker_names,
+        &joined(&options.workers, &options.endpoints),
+        &files.cloned().collect::<Vec<_>>(),
+        &joined(&options.worker_names, &options.endpoint_names),
     );
     tasks.spawn(discovery.follow(Arc::clone(&state.table), connector));
     tasks

@@ -100,6 +100,7 @@ fn send(table: &Table) -> Result<Arc<str>, NotDispatched> {
         phases: Phases::Both,
         resumes: false,
         weights: None,
+        watched: false,
         without: None,
     };
     let (named, mut tried) = (BlockKeys::default(), Tried::default());

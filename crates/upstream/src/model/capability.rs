@@ -103,6 +103,9 @@ pub fn lacks(model: &ServedModel, capability: Capability) -> Option<String> {
     match &model.protocol {
         Protocol::StepBatching => executor_lacks(model, capability),
         Protocol::Triton(triton) => triton_lacks(model, triton, capability),
+        Protocol::Watched => {
+            Some("is not supported by servers that this gateway only watches".to_owned())
+        }
     }
 }
 

@@ -32,13 +32,15 @@ pub enum Protocol {
     StepBatching,
     /// A plain Triton server: one stream per request, in the model's own dialect.
     Triton(Arc<TritonModel>),
+    /// Another maker's server, which does not take requests from here.
+    Watched,
 }
 
 impl ServedModel {
     /// The model of a plain Triton server.
     pub fn triton(&self) -> Option<&TritonModel> {
         match &self.protocol {
-            Protocol::StepBatching => None,
+            Protocol::StepBatching | Protocol::Watched => None,
             Protocol::Triton(model) => Some(model),
         }
     }
@@ -58,7 +60,7 @@ impl ServedModel {
     /// of its models can generate several.
     pub fn sequences_per_request(&self, n: u32) -> u32 {
         match self.protocol {
-            Protocol::StepBatching => n,
+            Protocol::StepBatching | Protocol::Watched => n,
             Protocol::Triton(_) => 1,
         }
     }

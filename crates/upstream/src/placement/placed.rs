@@ -48,7 +48,7 @@ impl Placed {
 
     /// Tokens that were expected in the worker's cache.
     #[cfg(test)]
-    pub(super) fn expected_cached(&self) -> u32 {
+    pub(crate) fn expected_cached(&self) -> u32 {
         self.choice.cached_tokens
     }
 

@@ -51,6 +51,17 @@ impl Reports {
         }
     }
 
+    /// Tokens of the blocks that it has, whether it reports them or not; 0: it does not say.
+    pub(super) fn assumed_block_tokens(&self) -> u32 {
+        self.shape.unwrap_or_default().tokens_per_block
+    }
+
+    /// Blocks that the device can hold; `None`: it does not say.
+    pub(super) fn device_blocks(&self) -> Option<usize> {
+        let [blocks, _] = self.capacity();
+        usize::try_from(blocks).ok().filter(|blocks| *blocks > 0)
+    }
+
     /// Whether its blocks are named as those of the others.
     pub(super) fn names_blocks(&self) -> bool {
         self.names_blocks

@@ -42,6 +42,13 @@ pub enum Next {
     Snapshot,
 }
 
+/// How the blocks of a worker are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Blocks {
+    Reported,
+    Estimated,
+}
+
 /// A worker's place among those of its model; it is free again once this is dropped.
 #[derive(Debug)]
 pub struct Seat {
@@ -90,6 +97,19 @@ impl Seat {
     /// # Errors
     /// [`Fault`]: the stream is not to be believed; the caller [doubts](Self::doubt) the worker.
     pub fn take(&self, update: &CacheUpdate) -> Result<Next, Fault> {
+        self.take_as(update, Blocks::Reported)
+    }
+
+    /// As [`Seat::take`], of a server that reports its load and reuses blocks, but does not say which it holds: they stay
+    /// estimated.
+    ///
+    /// # Errors
+    /// See [`Seat::take`].
+    pub fn take_load(&self, update: &CacheUpdate) -> Result<(), Fault> {
+        self.take_as(update, Blocks::Estimated).map(|_| ())
+    }
+
+    fn take_as(&self, update: &CacheUpdate, blocks: Blocks) -> Result<Next, Fault> {
         let Placement { block_tokens, .. } = &*self.placement;
         let now = self.placement.now();
         let mut reports = self.reports.lock();
@@ -99,10 +119,16 @@ impl Seat {
         }
         let mut state = self.placement.state.lock();
         if taken.forgets {
-            state.estimates.remove(self.server);
+            match blocks {
+                Blocks::Reported => state.estimates.remove(self.server),
+                Blocks::Estimated => state.estimates.add(self.server, reports.device_blocks()),
+            }
             state.index.cleared(self.server);
         }
-        let size = reports.block_tokens();
+        let size = match blocks {
+            Blocks::Reported => reports.block_tokens(),
+            Blocks::Estimated => reports.assumed_block_tokens(),
+        };
         if size > 0 && block_tokens.load(Ordering::Relaxed) == 0 {
             block_tokens.store(size, Ordering::Relaxed);
             // Its blocks so far were of a size that nobody else's had.
@@ -158,8 +184,7 @@ impl Seat {
         }
         let before = std::mem::take(&mut *self.reports.lock());
         self.forget_names(&before);
-        let [capacity, _] = before.capacity();
-        let capacity = usize::try_from(capacity).ok().filter(|blocks| *blocks > 0);
+        let capacity = before.device_blocks();
         let mut state = self.placement.state.lock();
         state.index.cleared(self.server);
         state.expectations.unreported(self.server);

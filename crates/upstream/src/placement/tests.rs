@@ -371,3 +371,36 @@ async fn a_cache_is_as_full_as_its_worker_says_and_unknown_where_it_does_not() {
     assert_eq!(usage(0, 0, &|_| ()), None, "the executor has no blocks");
     assert_eq!(usage(100, 25, &|seat| seat.doubt(Fault::Late)), None);
 }
+
+#[test]
+fn a_load_without_blocks_leaves_them_estimated() {
+    let placement = Arc::new(Placement::new(Placements::default()));
+    let seats: Vec<_> = (0..2).map(|_| placement.join().unwrap()).collect();
+    let load = |sequence, device_blocks| CacheUpdate {
+        sequence,
+        snapshot_begin: sequence == 1,
+        snapshot_end: sequence == 1,
+        shape: (sequence == 1).then(|| CacheShape {
+            tokens_per_block: BLOCK,
+            device_blocks,
+            ..CacheShape::default()
+        }),
+        load: Some(WorkerLoad::default()),
+        ..CacheUpdate::default()
+    };
+    for seat in &seats {
+        seat.take_load(&load(1, 100)).unwrap();
+        assert_eq!(seat.cache_reports(), CacheReports::Reporting);
+    }
+    assert_eq!(placement.block_tokens(), Some(BLOCK));
+    let prompt: Vec<i32> = (0..64).collect();
+    let first = placement.assign(&ask(&prompt), seats.iter()).unwrap().0;
+    for sequence in 2..6 {
+        seats[first].take_load(&load(sequence, 100)).unwrap();
+        let (place, placed) = placement.assign(&ask(&prompt), seats.iter()).unwrap();
+        assert_eq!((place, placed.expected_cached()), (first, 64));
+    }
+    assert_eq!(seats[first].take_load(&load(9, 100)), Err(Fault::Gap));
+    drop(seats);
+    assert_eq!(placement.block_tokens(), None);
+}

@@ -103,6 +103,11 @@ impl Table {
         let workers = self.workers.load();
         let configured = workers.iter().filter(|slot| !slot.is_retired());
         for slot in configured {
+            if slot.is_watched() {
+                // It does not speak KServe.
+                is_heard = true;
+                continue;
+            }
             let Some(served) = slot.peer.served() else {
                 is_complete = false;
                 continue;

@@ -29,6 +29,10 @@ impl Transport for NoTransport {
 }
 
 fn connection(slot: &WorkerSlot, model: &str, hash: &str) -> Arc<Connection> {
+    let protocol = match slot.is_watched() {
+        true => Protocol::Watched,
+        false => Protocol::StepBatching,
+    };
     let files: ModelFiles = byte_model_files()
         .into_iter()
         .map(|(name, data)| (name, data.to_vec()))
@@ -43,7 +47,7 @@ fn connection(slot: &WorkerSlot, model: &str, hash: &str) -> Arc<Connection> {
         description,
         text: Some(text),
         template: None,
-        protocol: Protocol::StepBatching,
+        protocol,
     });
     let address = Arc::clone(&slot.address);
     Arc::new(Connection::new(
@@ -73,6 +77,7 @@ fn suits(content_hash: &str) -> Suits<'_> {
         phases: Phases::Both,
         resumes: false,
         weights: None,
+        watched: false,
         without: None,
     }
 }
@@ -359,4 +364,45 @@ fn workers_for_contexts_get_whole_requests_where_no_other_can() {
     assert_eq!(pick(Phases::Context, &["a:1", "b:1"]), None);
     assert!(is_split(&[]) && is_split(&["a:1"]));
     assert!(!is_split(&["c:1"]) && !is_split(&["a:1", "b:1"]));
+}
+
+#[test]
+fn a_watched_server_is_picked_for_others_alone() {
+    let table = Table::new(&["a:1".to_owned(), "http://b:1".to_owned()]);
+    let pick = |watched| {
+        let suits = Suits {
+            watched,
+            ..suits("h")
+        };
+        let entry = table.find("m").unwrap();
+        let picked = entry.pick(suits, &[], &Prompts::new(&[], &BlockKeys::default()));
+        picked.map(|(connection, _)| connection)
+    };
+    let watched = ready(&table, 1, "m", "h");
+    assert!(watched.is_watched() && watched.host_port() == "b:1");
+    assert!(pick(false).is_none(), "nothing can be sent there");
+    assert!(Arc::ptr_eq(&pick(true).unwrap(), &watched));
+    let entry = table.find("m").unwrap();
+    assert!(entry.is_only_watched() && entry.next_served().is_none());
+    assert!(entry.next_endpoint().is_some());
+
+    let worker = ready(&table, 0, "m", "h");
+    assert!(!table.find("m").unwrap().is_only_watched());
+    assert!((0..4).all(|_| Arc::ptr_eq(&pick(false).unwrap(), &worker)));
+    // What somebody else sent there counts for as long as it is open.
+    let open = watched.count();
+    assert_eq!((watched.active(), table.workers()[1].active()), (1, 1));
+    assert!((0..4).all(|_| Arc::ptr_eq(&pick(true).unwrap(), &worker)));
+    drop(open);
+    let picked: Vec<_> = (0..4).map(|_| pick(true).unwrap()).collect();
+    assert!(picked.iter().any(|one| Arc::ptr_eq(one, &watched)));
+}
+
+#[test]
+fn a_watched_server_has_no_kserve_to_wait_for() {
+    let table = Table::new(&["http://b:1".to_owned()]);
+    ready(&table, 0, "m", "h");
+    let picked = table.pick_peer("m", "", |_| true, None);
+    assert_eq!(picked.unwrap_err(), NoPeer::Unknown);
+    assert!(table.ready());
 }
