@@ -5,7 +5,7 @@ use crate::expectation::{Expectations, Expected, Seconds, Work};
 use crate::index::Held;
 
 /// Costs that differ by less count as equal: no measurement is as exact.
-const EQUAL: Seconds = 0.001;
+pub(crate) const EQUAL: Seconds = 0.001;
 
 /// A request to place.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +50,8 @@ pub struct Choice {
     pub busy: f64,
     /// Requests that it has.
     pub open: u32,
+    /// Requests whose caches come to it from another server.
+    pub arriving: u32,
 }
 
 impl Request {
@@ -120,6 +122,7 @@ pub fn choose(
                 cost: cost + delay + moving,
                 busy,
                 open: outlook.open,
+                arriving: outlook.arriving,
             };
             best = Some((rank, choice));
         }

@@ -258,9 +258,7 @@ impl Expectations {
         let patience = expected.map_or(0.0, |one| one.wait + one.compute);
         let compute = expected.map_or(self.compute, |one| one.compute);
         self.compute += (compute - self.compute) * NEWEST;
-        self.change(server, |one| {
-            one.take_sent(number, uncached(work), work.is_urgent, now, patience);
-        });
+        self.change(server, |one| one.take_sent(number, work, now, patience));
         Ticket { server, number }
     }
 

@@ -7,7 +7,7 @@
 //!
 //! The constants are not options. They were chosen over the cells of the table in `docs/ROUTING.md`.
 
-use crate::choose::{Choice, Eligible, Request, choose};
+use crate::choose::{Choice, EQUAL, Eligible, Request, choose};
 use crate::expectation::{Expectations, Seconds};
 use crate::index::Held;
 
@@ -18,6 +18,9 @@ const LONG: f64 = 4096.0;
 
 /// What a second of a hand-over costs, in seconds of waiting that streams share which have run for a while.
 const OWN: f64 = 2.5;
+/// How much longer a hand-over takes than by itself: half of what an iteration may have of a prompt, since it comes into
+/// the midst of one.
+const MIDST: Seconds = 0.025;
 /// How much longer each stream's tokens take while blocks come next to it: 8% on an H200.
 const NEXT_TO_BLOCKS: f64 = 0.08;
 /// How much longer a prompt takes next to streams, whose steps come between its chunks: 20% on an H200.
@@ -28,6 +31,9 @@ const BEHIND: f64 = 3.0;
 const BUSIEST: f64 = 0.95;
 
 /// How long requests take from one server to the other: each a while, and its tokens more.
+///
+/// What a request waits there for others is not of the way, and would be believed for as long as none is tried again. So
+/// one counts where no prompt is computed and no other request is on its way, or if it is quicker than expected.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HandOvers {
     each: Learned,
@@ -52,9 +58,16 @@ impl Learned {
 }
 
 impl HandOvers {
-    /// Learns that a request of so many tokens took so long.
-    pub fn learn(&mut self, tokens: u32, took: Seconds) {
-        let tokens = f64::from(tokens.max(1));
+    /// Learns that a request took so long to where it was sent by this choice.
+    pub fn learn(&mut self, then: &Choice, took: Seconds) {
+        let waits = then.arriving > 0 || then.wait >= EQUAL;
+        if waits && took >= self.expected(then.moved_tokens) {
+            return;
+        }
+        let tokens = f64::from(then.moved_tokens.max(1));
+        // None takes less than what each takes, or than its tokens.
+        self.each.value = self.each.value.min(took);
+        self.token.value = self.token.value.min(took / tokens);
         let share = (tokens / LONG).min(1.0);
         let (each, token) = (self.each.value, self.token.value);
         self.token.learn((took - each) / tokens, share);
@@ -117,7 +130,7 @@ impl Known<'_> {
 
 /// Whether a request should go to the server `context`, and from there to `then`, rather than to `whole` alone.
 fn pays(context: &Choice, hand_over: Seconds, then: &Choice, whole: &Choice) -> bool {
-    let pauses = hand_over * (OWN + NEXT_TO_BLOCKS * f64::from(then.open));
+    let pauses = OWN * (hand_over + MIDST) + NEXT_TO_BLOCKS * hand_over * f64::from(then.open);
     let split = context.wait + context.compute + behind(context) + pauses;
     let streams = f64::from(whole.open);
     let disturbed = whole.compute * (streams + NEXT_TO_STREAMS * streams.min(1.0));
@@ -145,6 +158,7 @@ mod tests {
             cost: wait + compute,
             busy,
             open,
+            arriving: 0,
         }
     }
 
@@ -195,15 +209,26 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_way_is_learned() {
+    /// To a server with nothing to do but streams.
+    fn moved(moved_tokens: u32) -> Choice {
+        Choice {
+            moved_tokens,
+            ..choice(0.0, 0.0, 16, 0.0)
+        }
+    }
+
+    /// 5 ms each, and a second for a million tokens.
+    fn learned() -> HandOvers {
         let mut hand_overs = HandOvers::default();
         assert_eq!(hand_overs.expected(1000), 0.0);
-        // 5 ms each, and a second for a million tokens.
         for place in 0..200 {
             let tokens = [14, 32_000, 200, 9_000][place % 4];
-            hand_overs.learn(tokens, 0.005 + f64::from(tokens) * 1e-6);
+            hand_overs.learn(&moved(tokens), 0.005 + f64::from(tokens) * 1e-6);
         }
+        hand_overs
+    }
+
+    fn assert_learned(hand_overs: &HandOvers) {
         for (tokens, expected) in [(14, 0.005), (4_000, 0.009), (32_000, 0.037)] {
             let found = hand_overs.expected(tokens);
             assert!((found / expected - 1.0).abs() < 0.1, "{tokens}: {found}");
@@ -211,9 +236,57 @@ mod tests {
     }
 
     #[test]
+    fn the_way_is_learned() {
+        assert_learned(&learned());
+    }
+
+    #[test]
     fn a_short_request_says_little_of_a_long_one() {
         let mut hand_overs = HandOvers::default();
-        hand_overs.learn(14, 0.007);
+        hand_overs.learn(&moved(14), 0.007);
         assert!(hand_overs.expected(32_000) < 0.5);
+    }
+
+    #[test]
+    fn waits_are_not_of_the_way() {
+        let mut hand_overs = learned();
+        // A thousand at once, one after another, and more behind a prompt.
+        for place in 1..1000 {
+            let arriving = Choice {
+                arriving: place,
+                ..moved(64)
+            };
+            hand_overs.learn(&arriving, 0.005 * f64::from(place + 1));
+            let behind = Choice {
+                wait: 0.5,
+                ..moved(64)
+            };
+            hand_overs.learn(&behind, 0.5);
+        }
+        assert_learned(&hand_overs);
+    }
+
+    #[test]
+    fn what_seemed_slow_is_corrected_by_any_request_that_was_quicker() {
+        // The first one came while kernels were compiled.
+        let slow = || {
+            let mut hand_overs = HandOvers::default();
+            hand_overs.learn(&moved(64), 3.0);
+            hand_overs
+        };
+        // A long one, so that short ones are tried again.
+        let mut hand_overs = slow();
+        hand_overs.learn(&moved(32_000), 0.037);
+        assert!(hand_overs.expected(64) < 0.04);
+        // Ones that waited, less than that.
+        let mut hand_overs = slow();
+        for _ in 0..50 {
+            let arriving = Choice {
+                arriving: 1,
+                ..moved(64)
+            };
+            hand_overs.learn(&arriving, 0.01);
+        }
+        assert!(hand_overs.expected(64) < 0.02);
     }
 }

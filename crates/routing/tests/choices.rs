@@ -195,7 +195,14 @@ fn a_request_is_split_where_streams_would_wait_for_it() {
         let mut fleet = Fleet::new(2);
         change(&mut fleet);
         let (mut held, mut hand_overs) = (Held::default(), HandOvers::default());
-        hand_overs.learn(8 * 512, 0.05);
+        let moved = Request {
+            transfer: Some(0.0),
+            ..REQUEST
+        };
+        let then = choose(&moved, eligible(1..2), &held, &fleet.expectations, 0.0);
+        if let Some(then) = then {
+            hand_overs.learn(&then, 0.05);
+        }
         fleet.index.find(&KEYS, &mut held);
         let known = Known {
             held: &held,

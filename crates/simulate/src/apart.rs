@@ -298,19 +298,19 @@ impl<'a> Run<'a> {
             0 => 0.0,
             _ => place.streams.step_s(self.fleet.machine.token_s),
         };
-        let mut own_s = 0.0;
+        let behind_s = place.worker.behind_s(pace, PROMPT_S);
+        let mut prompt_s = 0.0;
         let begun = place
             .worker
             .begin(self.trace, &place.cache, now, |tokens, _| {
                 let seconds = tokens as f64 / pace;
-                let iterations = (seconds / PROMPT_S).ceil();
-                own_s = seconds / iterations;
-                (seconds + iterations * step_s, seconds)
+                let own_s = seconds / (seconds / PROMPT_S).ceil();
+                prompt_s = own_s + behind_s.min(ITERATION_TOKENS / pace - own_s);
+                // Prompts that share an iteration share its step.
+                (seconds * (1.0 + step_s / prompt_s), seconds)
             });
-        place.prompt_s = 0.0;
+        place.prompt_s = prompt_s;
         if let Some((until, request, cached)) = begun {
-            let most_s = ITERATION_TOKENS / pace - own_s;
-            place.prompt_s = own_s + place.worker.waiting_s(pace, PROMPT_S, most_s);
             self.figures.input_tokens +=
                 u64::from(self.trace.requests[request as usize].input_tokens);
             self.figures.cached_tokens += cached;
@@ -411,7 +411,7 @@ impl<'a> Run<'a> {
         let gateway = self.gateway(request);
         gateway.started(state.ticket, now);
         if let (sent, Some(choice)) = state.sent {
-            gateway.handed_over(choice.moved_tokens, now - sent);
+            gateway.handed_over(&choice, now - sent);
         }
         let place = &mut self.places[worker as usize];
         place.streams.gaps.add(now - state.first, 1.0);

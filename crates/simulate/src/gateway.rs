@@ -141,9 +141,9 @@ impl Gateway {
         Some((self.count(&ask, choice.server, now), choice))
     }
 
-    /// A hand-over of so many tokens took so long.
-    pub(crate) fn handed_over(&mut self, tokens: u32, took: f64) {
-        self.hand_overs.learn(tokens, took);
+    /// A hand-over to where it was sent by this choice took so long.
+    pub(crate) fn handed_over(&mut self, then: &Choice, took: f64) {
+        self.hand_overs.learn(then, took);
     }
 
     fn look_up(&mut self, trace: &Trace, request: u32, part: Part) -> Request {

@@ -211,11 +211,11 @@ impl Worker {
         }
     }
 
-    /// Seconds of prompts that an iteration has: no more of each that waits, and no more in all.
-    pub(crate) fn waiting_s(&self, prompt_tokens_per_s: f64, each_s: f64, most_s: f64) -> f64 {
-        let waiting = self.queue.iter();
-        let each = waiting.map(|one| (one.uncached as f64 / prompt_tokens_per_s).min(each_s));
-        each.sum::<f64>().min(most_s)
+    /// Seconds of the prompts behind the first one that waits, no more of each.
+    pub(crate) fn behind_s(&self, prompt_tokens_per_s: f64, each_s: f64) -> f64 {
+        let behind = self.queue.iter().skip(1);
+        let each = behind.map(|one| (one.uncached as f64 / prompt_tokens_per_s).min(each_s));
+        each.sum()
     }
 
     /// Puts the blocks of a prompt into the cache, of which those from one on were not there.

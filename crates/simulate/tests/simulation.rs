@@ -171,6 +171,53 @@ fn prompts_elsewhere_leave_streams_alone_and_are_computed_there_only_where_that_
 }
 
 #[test]
+fn a_crowd_does_not_teach_that_hand_overs_are_slow() {
+    // As `tools/real_loads.py` sends: a crowd of short prompts, whose hand-overs wait for each other, a larger one, a long
+    // prompt, and then the crowd that is looked at, with longer answers than all others.
+    let mut lines = String::new();
+    let mut add = |count: usize, at_ms: usize, input: usize, output: usize| {
+        let names = vec!["0"; input / 512].join(",");
+        for _ in 0..count {
+            lines += &format!(
+                "{{\"timestamp\": {at_ms}, \"input_length\": {input}, \"output_length\": {output}, \
+                 \"hash_ids\": [{names}]}}\n"
+            );
+        }
+    };
+    add(64, 0, 128, 32);
+    add(512, 5_000, 64, 16);
+    add(1, 12_000, 32_768, 16);
+    add(64, 20_000, 128, 200);
+    let trace = Trace::read(lines.as_bytes()).unwrap();
+    let fleet = Fleet {
+        workers: 2,
+        machine: Machine {
+            blocks: 1600,
+            prompt_tokens_per_s: 22_000.0,
+            token_s: 0.0056,
+        },
+        ..fleet()
+    };
+    let [never, always, auto] = [
+        Disaggregate::Never,
+        Disaggregate::Always,
+        Disaggregate::Auto,
+    ]
+    .map(|disaggregate| {
+        let apart = Apart {
+            context_workers: 1,
+            disaggregate,
+            transfer_tokens_per_s: 65_000.0,
+        };
+        let found = run_apart(&trace, &fleet, &apart, &mut |_| {});
+        let last = found.answered.iter().filter(|one| one.tokens == 200);
+        last.map(|one| one.first_token_s).sum::<f64>() / 64.0
+    });
+    // Both workers compute them.
+    assert!(auto < 0.6 * never.min(always), "{auto} {never} {always}");
+}
+
+#[test]
 fn lines_that_are_no_requests_are_named() {
     let good = r#"{"timestamp": 0, "input_length": 512, "output_length": 1, "hash_ids": [1]}"#;
     for (line, expected) in [

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::pace::Pace;
-use super::{Report, Seconds};
+use super::{Report, Seconds, Work, uncached};
 
 /// Requests generating at which prompts take twice their time; see [`super`].
 const FULL_BATCH: f64 = 256.0;
@@ -23,6 +23,8 @@ pub(crate) struct Outlook {
     pub(crate) open: u32,
     /// Those of this gateway among them.
     pub(super) own: u32,
+    /// Those of this gateway whose caches come from another server.
+    pub(crate) arriving: u32,
     pub(crate) last_turn: u64,
     /// Seconds a token, if enough was learned, and by how much what generates slows it.
     pub(super) pace: Option<f64>,
@@ -60,6 +62,7 @@ struct Sent {
     number: u64,
     tokens: f64,
     is_urgent: bool,
+    is_transferred: bool,
     at: Seconds,
     late: Seconds,
 }
@@ -139,19 +142,13 @@ impl Server {
     }
 
     /// Takes a request that is expected to start after `patience`.
-    pub(super) fn take_sent(
-        &mut self,
-        number: u64,
-        tokens: f64,
-        is_urgent: bool,
-        at: Seconds,
-        patience: Seconds,
-    ) {
+    pub(super) fn take_sent(&mut self, number: u64, work: &Work, at: Seconds, patience: Seconds) {
         self.last_turn = number;
         self.waiting.push_back(Sent {
             number,
-            tokens,
-            is_urgent,
+            tokens: uncached(work),
+            is_urgent: work.is_urgent,
+            is_transferred: work.is_transferred,
             at,
             late: at + 2.0 * patience + PATIENCE,
         });
@@ -200,6 +197,7 @@ impl Server {
                 (working, first.at.max(self.last_start), first.number)
             }),
         };
+        let arriving = self.waiting.iter().filter(|sent| sent.is_transferred);
         let mut behind = [0.0; 2];
         for sent in self.waiting.iter().filter(|sent| sent.number > included) {
             behind[0] += sent.tokens;
@@ -209,6 +207,7 @@ impl Server {
             is_open: !self.is_drained,
             open: running.saturating_add(waiting),
             own: self.started.saturating_add(waiting),
+            arriving: u32::try_from(arriving.count()).unwrap_or(u32::MAX),
             last_turn: self.last_turn,
             pace: self.pace.seconds(),
             slow: slow(running),

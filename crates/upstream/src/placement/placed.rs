@@ -60,8 +60,7 @@ impl Placed {
             let mut state = placement.state.lock();
             state.expectations.started(self.ticket, now);
             if let Some(since) = self.sent {
-                let moved = self.choice.moved_tokens;
-                state.hand_overs.learn(moved, now - since);
+                state.hand_overs.learn(&self.choice, now - since);
             }
         }
     }
