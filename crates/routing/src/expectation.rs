@@ -99,8 +99,8 @@ pub struct Report {
     pub queued_tokens: u64,
     /// Those of urgent requests among them.
     pub urgent_tokens: u64,
-    /// Requests that generate.
-    pub running: u32,
+    /// Requests that it has, of all gateways, whether or not they have begun.
+    pub requests: u32,
     /// Whether its cache has no free block: new blocks push others out.
     pub is_full: bool,
     /// Prompt tokens computed since its last report.

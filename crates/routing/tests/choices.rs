@@ -130,7 +130,7 @@ fn gateways_that_know_the_same_do_not_all_choose_the_same_server() {
             let report = Report {
                 at: 1.0,
                 // All of others. The third one is the least loaded, by as much as a lone gateway heeds.
-                running: 10 + u32::from(server != 2),
+                requests: 10 + u32::from(server != 2),
                 ..Report::default()
             };
             expectations.reported(server, &report);
@@ -167,7 +167,7 @@ fn what_streams_wait_counts_where_others_compute_prompts() {
         report.computed_tokens = 40_000;
         report.computed_seconds = 4.0;
     });
-    fleet.report(1, |report| report.running = 4);
+    fleet.report(1, |report| report.requests = 4);
     let sparing = Request {
         spares_streams: true,
         ..REQUEST
@@ -213,7 +213,7 @@ fn a_request_is_split_where_streams_would_wait_for_it() {
         known.split_pays(&REQUEST, eligible(0..1), eligible(1..2))
     };
     let running =
-        |running| move |fleet: &mut Fleet| fleet.report(1, |report| report.running = running);
+        |running| move |fleet: &mut Fleet| fleet.report(1, |report| report.requests = running);
     assert_eq!(splits(&|_| ()), Some(false));
     assert_eq!(splits(&running(8)), Some(true));
     assert_eq!(
@@ -224,4 +224,39 @@ fn a_request_is_split_where_streams_would_wait_for_it() {
         Some(false)
     );
     assert_eq!(splits(&|fleet| fleet.expectations.remove(0)), None);
+}
+
+#[test]
+fn a_request_counts_once_from_the_moment_that_it_is_sent_until_it_ends() {
+    let work = REQUEST.work(Default::default());
+    let mut fleet = Fleet::new(1);
+    let open = |fleet: &Fleet| fleet.choose(&REQUEST, 0.0).unwrap().open;
+    let report = |fleet: &mut Fleet, requests, includes| {
+        fleet.report(0, |report| {
+            report.requests = requests;
+            report.includes = Some(includes);
+        });
+    };
+    // Another gateway has three there. Without a report, only what was sent is known.
+    let first = fleet.expectations.sent(0, &work, 0.0);
+    assert_eq!(open(&fleet), 1);
+    let second = fleet.expectations.sent(0, &work, 0.0);
+    report(&mut fleet, 3, 0);
+    assert_eq!(open(&fleet), 5);
+    // The next report has the first one, which has no token yet; then it starts; then a report has both.
+    report(&mut fleet, 4, first.number);
+    assert_eq!(open(&fleet), 5);
+    fleet.expectations.started(first, 0.1);
+    assert_eq!(open(&fleet), 5);
+    report(&mut fleet, 5, second.number);
+    assert_eq!(open(&fleet), 5);
+    // A third starts and ends between two reports.
+    let third = fleet.expectations.sent(0, &work, 0.2);
+    assert_eq!(open(&fleet), 6);
+    fleet.expectations.started(third, 0.3);
+    assert_eq!(open(&fleet), 6);
+    for (ended, left) in [(third, 5), (second, 4), (first, 3)] {
+        fleet.expectations.ended(ended);
+        assert_eq!(open(&fleet), left);
+    }
 }

@@ -415,7 +415,7 @@ impl<'a> Run<'a> {
         }
         let place = &mut self.places[worker as usize];
         place.streams.gaps.add(now - state.first, 1.0);
-        place.worker.generates();
+        place.worker.continues();
         match recorded.output_tokens - 2 {
             0 => {
                 place.worker.ended(self.trace, request);

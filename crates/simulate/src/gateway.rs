@@ -197,7 +197,7 @@ impl Gateway {
                 includes: Some(includes),
                 queued_tokens: reported.queued_tokens,
                 urgent_tokens: 0,
-                running: reported.running,
+                requests: reported.running + reported.waiting,
                 is_full: reported.is_full,
                 computed_tokens: reported.computed_tokens,
                 computed_seconds: reported.computed_seconds,

@@ -85,6 +85,8 @@ pub(crate) struct Worker {
     queued_tokens: u64,
     computing: Option<Computing>,
     running: u32,
+    /// Requests whose blocks come from another worker.
+    arriving: u32,
     /// Blocks of the prompts that wait, each with how many.
     pending: ByBlock<u32>,
     active: ByBlock<u32>,
@@ -104,6 +106,7 @@ impl Worker {
             queued_tokens: 0,
             computing: None,
             running: 0,
+            arriving: 0,
             pending: ByBlock::default(),
             active: ByBlock::default(),
             changes: Vec::new(),
@@ -196,6 +199,13 @@ impl Worker {
             *self.active.entry(*block).or_default() += 1;
         }
         self.tickets[gateway] = ticket;
+        self.arriving += 1;
+    }
+
+    /// The answer to a request of another worker's prompt begins.
+    pub(crate) fn continues(&mut self) {
+        self.arriving -= 1;
+        self.generates();
     }
 
     /// The blocks of a request are here.
@@ -251,7 +261,7 @@ impl Worker {
             changes: std::mem::take(&mut self.changes),
             tickets: self.tickets.clone(),
             queued_tokens: self.queued_tokens + remaining as u64,
-            waiting: self.queue.len() as u32 + u32::from(self.computing.is_some()),
+            waiting: self.queue.len() as u32 + u32::from(self.computing.is_some()) + self.arriving,
             running: self.running,
             is_full: cache.is_full(),
             active_blocks: self.active.len() as u32,

@@ -124,13 +124,14 @@ impl Server {
         });
         self.included = self.included.max(included);
         self.report = Some(*report);
+        let streams = self.streams();
         if report.computed_tokens == 0 {
             return None;
         }
         // Without the share of those that generated, which is added for those that do when something is expected.
         let learned = (
             report.computed_tokens,
-            report.computed_seconds / slow(report.running),
+            report.computed_seconds / slow(streams),
         );
         self.pace.learn(learned.0, learned.1);
         Some(learned)
@@ -159,18 +160,24 @@ impl Server {
             self.started += 1;
             self.last_start = now;
             // Until the next report counts it.
-            if let Some(report) = &mut self.report {
-                report.running += 1;
+            if number > self.included
+                && let Some(report) = &mut self.report
+            {
+                report.requests += 1;
             }
         }
     }
 
     pub(super) fn ended(&mut self, number: u64) {
-        if number >= self.first_number && !self.forget(number) {
-            self.started = self.started.saturating_sub(1);
-            if let Some(report) = &mut self.report {
-                report.running = report.running.saturating_sub(1);
-            }
+        if number < self.first_number {
+            return;
+        }
+        let has_started = !self.forget(number);
+        self.started -= u32::from(has_started && self.started > 0);
+        if (has_started || number <= self.included)
+            && let Some(report) = &mut self.report
+        {
+            report.requests = report.requests.saturating_sub(1);
         }
     }
 
@@ -180,8 +187,18 @@ impl Server {
         place.is_some_and(|place| self.waiting.remove(place).is_some())
     }
 
+    /// Requests that generate: those that it reported, without those of this gateway that have not started. Those of other
+    /// gateways count whether or not they have.
+    fn streams(&self) -> u32 {
+        self.report.map_or(self.started, |report| {
+            let included = |sent: &&Sent| sent.number <= self.included;
+            let waiting = self.waiting.iter().filter(included).count();
+            report.requests.saturating_sub(waiting as u32)
+        })
+    }
+
     pub(super) fn outlook(&self) -> Outlook {
-        let running = self.report.map_or(self.started, |report| report.running);
+        let streams = self.streams();
         let waiting = u32::try_from(self.waiting.len()).unwrap_or(u32::MAX);
         let (working, since, included) = match &self.report {
             Some(report) => {
@@ -205,12 +222,12 @@ impl Server {
         }
         Outlook {
             is_open: !self.is_drained,
-            open: running.saturating_add(waiting),
+            open: streams.saturating_add(waiting),
             own: self.started.saturating_add(waiting),
             arriving: u32::try_from(arriving.count()).unwrap_or(u32::MAX),
             last_turn: self.last_turn,
             pace: self.pace.seconds(),
-            slow: slow(running),
+            slow: slow(streams),
             working,
             since,
             behind,

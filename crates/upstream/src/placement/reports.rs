@@ -157,7 +157,7 @@ impl Reports {
             includes: None,
             queued_tokens: load.queued_prompt_tokens,
             urgent_tokens: 0,
-            running: load.running_requests,
+            requests: load.running_requests.saturating_add(load.queued_requests),
             is_full: self.is_full(),
             computed_tokens,
             computed_seconds,
