@@ -82,6 +82,7 @@ test: test-rust test-python ## Run every test
 
 test-rust:
 	cargo test --workspace --exclude inflight-python --locked --quiet
+	cargo test --manifest-path interleavings/Cargo.toml --target-dir target/interleavings --locked --quiet
 
 test-python: install $(VENV)/.triton
 	PYTHON=$(PYTHON) tools/install-system-packages mpi

@@ -1,0 +1,15 @@
+//! Of `crates/upstream/src`.
+
+#[path = "../../crates/upstream/src/handles.rs"]
+mod handles;
+#[path = "../../crates/upstream/src/inbox.rs"]
+mod inbox;
+#[path = "../../crates/upstream/src/shared_stream/mailbox.rs"]
+mod mailbox;
+#[path = "../../crates/upstream/src/request_queue.rs"]
+mod request_queue;
+
+pub mod handle_models;
+pub mod inbox_models;
+pub mod mailbox_models;
+pub mod queue_models;
