@@ -63,6 +63,8 @@ class EngineServer:
         #: While it is set, nothing is answered.
         self.hangs = threading.Event()
         self.requests: list[str] = []
+        #: The bodies that were posted.
+        self.posted: list[Any] = []
         self.open()
 
     @property
@@ -87,6 +89,21 @@ class EngineServer:
                 self.end_headers()
                 self.wfile.write(body)
                 self.close_connection = double.is_closed
+
+            def do_POST(self) -> None:
+                assert self.headers["Transfer-Encoding"] == "chunked"
+                body = b""
+                # As Envoy sends what a picker has seen.
+                while size := int(self.rfile.readline(), 16):
+                    body += self.rfile.read(size)
+                    self.rfile.readline()
+                self.rfile.readline()
+                double.posted.append(json.loads(body))
+                answer = json.dumps({"object": "text_completion", "model": double.model}).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(answer)))
+                self.end_headers()
+                self.wfile.write(answer)
 
             def handle(self) -> None:
                 # Whoever asked may be gone.

@@ -120,17 +120,16 @@ impl ModelEntry {
         Some((picked.connection, placed))
     }
 
-    /// As [`ModelEntry::pick`], for a request that another program sends, to a worker that `fits`. Without `asked`, caches do
+    /// As [`ModelEntry::pick`], for a request that another program sends, to a worker that `fits`. Without `asks`, caches do
     /// not matter.
     pub fn pick_visited(
         &self,
         suits: Suits<'_>,
         fits: impl Fn(&WorkerSlot) -> bool,
-        asked: Option<&Prompts<'_>>,
+        asks: Option<MakeQuery<'_>>,
     ) -> Option<Visit> {
-        let ask = asked.map(|asked| |block_tokens| asked.ask(block_tokens));
         let criteria = Criteria {
-            asks: ask.as_ref().map(|ask| ask as MakeQuery<'_>),
+            asks,
             hashes_always: false,
             spares_contexts: self.has_contexts,
             turns: &self.turns,

@@ -21,14 +21,27 @@ pub(super) struct Located {
     pub(super) adapter: Option<Adapter>,
 }
 
+/// Whose servers a model may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Among {
+    /// Those that take requests from here.
+    Workers,
+    /// Those that are only watched as well: somebody else sends them the request.
+    Endpoints,
+}
+
 /// Finds the model of this name.
 ///
 /// # Errors
 /// 404 when no worker serves it, 503 when one may yet, or none that does is ready.
-pub(super) fn locate(state: &AppState, model: &str) -> Result<Located, ApiError> {
+fn locate(state: &AppState, model: &str, among: Among) -> Result<Located, ApiError> {
     let missing = match state.table.find(model) {
         Ok(entry) => {
-            let served = entry.next_served().ok_or_else(|| none_ready(&entry))?;
+            let served = match among {
+                Among::Workers => entry.next_served(),
+                Among::Endpoints => entry.next_endpoint(),
+            };
+            let served = served.ok_or_else(|| none_ready(&entry))?;
             return Ok(Located {
                 entry,
                 served,
@@ -39,7 +52,7 @@ pub(super) fn locate(state: &AppState, model: &str) -> Result<Located, ApiError>
     };
     for (base, adapter) in readings(model) {
         if let Ok(entry) = state.table.find(base) {
-            return with_adapter(state, entry, adapter, model);
+            return with_adapter(state, entry, adapter, model, among);
         }
     }
     Err(match missing {
@@ -56,6 +69,18 @@ pub(super) fn locate(state: &AppState, model: &str) -> Result<Located, ApiError>
 /// # Errors
 /// See [`locate`]; 400 where several could be meant.
 pub(super) fn locate_or_only(state: &AppState, model: &mut String) -> Result<Located, ApiError> {
+    locate_among(state, model, Among::Workers)
+}
+
+/// As [`locate_or_only`], among these servers.
+///
+/// # Errors
+/// See there.
+pub(super) fn locate_among(
+    state: &AppState,
+    model: &mut String,
+    among: Among,
+) -> Result<Located, ApiError> {
     if model.is_empty() {
         let models = state.table.models();
         let mut names = models.keys();
@@ -73,7 +98,7 @@ pub(super) fn locate_or_only(state: &AppState, model: &mut String) -> Result<Loc
             }
         };
     }
-    locate(state, model)
+    locate(state, model, among)
 }
 
 /// As [`locate_or_only`], of a model that takes text.
@@ -93,8 +118,13 @@ fn with_adapter(
     entry: Arc<ModelEntry>,
     name: &str,
     model: &str,
+    among: Among,
 ) -> Result<Located, ApiError> {
-    if let Some((served, adapter)) = entry.next_with(name) {
+    let found = match among {
+        Among::Workers => entry.next_with(name),
+        Among::Endpoints => entry.next_endpoint_with(name),
+    };
+    if let Some((served, adapter)) = found {
         return Ok(Located {
             entry,
             served,

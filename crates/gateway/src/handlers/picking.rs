@@ -7,10 +7,14 @@ use std::borrow::Cow;
 use inflight_anthropic::request;
 use inflight_kserve::inference::{ModelInferRequest, ModelReadyRequest};
 use inflight_kserve::tensor::RequestBuilder;
-use inflight_openai::{ApiError, chat, completions};
+use inflight_openai::chat::ChatRequest;
+use inflight_openai::completions::{CompletionRequest, Prompt};
+use inflight_openai::{ApiError, Generation, Parsed, chat, completions};
+use inflight_parsers::CallIdForm;
 use inflight_rest::Route;
+use inflight_upstream::model::served::Protocol;
 use inflight_upstream::phases::Phases;
-use inflight_upstream::placement::Prompts;
+use inflight_upstream::placement::{CacheQuery, Prompts};
 use inflight_upstream::prompt_request::PromptRequest;
 use inflight_upstream::slot::WorkerSlot;
 use inflight_upstream::table::Suits;
@@ -19,8 +23,9 @@ use prost::Message;
 use serde::Deserialize;
 use tonic::Code;
 
-use super::locate::{Located, locate_or_only};
+use super::locate::{Among, Located, locate_among};
 use super::prepared::Prepared;
+use super::prompt::{self, SpecialTokens};
 use super::{chat as chats, completions as texts, responses};
 use crate::error::{self, no_worker};
 use crate::state::AppState;
@@ -36,6 +41,12 @@ pub(crate) struct Sought(Known);
 enum Known {
     /// Its prompt.
     Prompt(Box<Prepared>),
+    /// Its prompt, for servers of another maker, which alone know what else may be asked of them.
+    Tokens {
+        located: Located,
+        tokens: Vec<i32>,
+        salt: String,
+    },
     /// Its model: its prompt cannot be read here.
     Model(Located),
     /// A request of KServe's, or as much of it as says which model it is for.
@@ -88,31 +99,40 @@ impl Sought {
         if error::is_kserve(path) {
             return Ok(Self::of_http(method, path, body));
         }
-        let prepared = match path {
-            "/v1/chat/completions" => {
-                chat::parse(body).and_then(|parsed| chats::prepare_parsed(state, parsed))
-            }
-            "/v1/completions" => {
-                completions::parse(body).and_then(|parsed| texts::prepare_parsed(state, parsed))
-            }
-            "/v1/messages" => {
-                request::parse(body).and_then(|parsed| chats::prepare_parsed(state, parsed))
-            }
-            "/v1/responses" => responses::prompt(state, body),
+        let asked = match path {
+            "/v1/chat/completions" => chat::parse(body).map(Asked::Chat),
+            "/v1/messages" => request::parse(body).map(Asked::Chat),
+            "/v1/responses" => responses::read_chat(state, body).map(Asked::Chat),
+            "/v1/completions" => completions::parse(body).map(Asked::Completion),
             _ => return Self::of_model(state, body),
         };
-        match prepared {
-            Ok(mut prepared) => {
+        let mut asked = match asked {
+            Ok(asked) => asked,
+            Err(reason) => return Self::by_load(state, body, &reason),
+        };
+        let located = locate_among(state, &mut asked.generation().model, Among::Endpoints)?;
+        let known = match located.served.protocol {
+            Protocol::Watched => asked.tokens(&located).map(|tokens| Known::Tokens {
+                salt: asked.salt().unwrap_or_default(),
+                tokens,
+                located,
+            }),
+            _ => asked.prepare(state).map(|mut prepared| {
                 if let Some(salt) = salt {
                     prepared.salt_cache(salt);
                 }
-                Ok(Self(Known::Prompt(Box::new(prepared))))
-            }
-            Err(reason) => {
-                tracing::debug!(path, %reason, "the prompt cannot be read; a worker is picked by load");
-                Self::of_model(state, body)
-            }
-        }
+                Known::Prompt(Box::new(prepared))
+            }),
+        };
+        known.map_or_else(
+            |reason| Self::by_load(state, body, &reason),
+            |known| Ok(Self(known)),
+        )
+    }
+
+    fn by_load(state: &AppState, body: &[u8], reason: &ApiError) -> Result<Self, ApiError> {
+        tracing::debug!(%reason, "the prompt cannot be read; a worker is picked by load");
+        Self::of_model(state, body)
     }
 
     fn of_model(state: &AppState, body: &[u8]) -> Result<Self, ApiError> {
@@ -123,7 +143,7 @@ impl Sought {
             return Ok(Self::default());
         };
         let mut model = model.into_owned();
-        let located = locate_or_only(state, &mut model)?;
+        let located = locate_among(state, &mut model, Among::Endpoints)?;
         Ok(Self(Known::Model(located)))
     }
 
@@ -188,7 +208,7 @@ impl Sought {
     /// How it is picked, for metrics.
     pub(crate) fn label(&self) -> &'static str {
         match &self.0 {
-            Known::Prompt(_) => "prompt",
+            Known::Prompt(_) | Known::Tokens { .. } => "prompt",
             Known::Kserve(request) if !request.inputs.is_empty() => "prompt",
             Known::Model(_) | Known::Kserve(_) => "model",
             Known::Any => "load",
@@ -209,9 +229,20 @@ impl Sought {
                 let prompts: Vec<PromptRequest<'_>> = prompts(prepared).collect();
                 let asked = Prompts::new(&prompts, &prepared.block_keys);
                 let located = &prepared.model;
-                located
-                    .entry
-                    .pick_visited(suits(located), fits, Some(&asked))
+                let ask = |block_tokens| asked.ask(block_tokens);
+                let entry = &located.entry;
+                entry.pick_visited(suits(located), fits, Some(&ask))
+            }
+            Known::Tokens {
+                located,
+                tokens,
+                salt,
+            } => {
+                let adapter = located.adapter.as_ref().map(|adapter| adapter.task_id);
+                let salt = salt.as_bytes();
+                let ask = |block_tokens| CacheQuery::of_prompt(tokens, adapter, salt, block_tokens);
+                let entry = &located.entry;
+                entry.pick_visited(suits(located), fits, Some(&ask))
             }
             Known::Model(located) => located.entry.pick_visited(suits(located), fits, None),
             Known::Kserve(request) => {
@@ -234,7 +265,68 @@ fn suits(located: &Located) -> Suits<'_> {
         phases: Phases::Both,
         resumes: false,
         weights: None,
+        watched: true,
         without: None,
+    }
+}
+
+/// A request of an API whose prompt can be read.
+enum Asked {
+    Chat(Parsed<ChatRequest>),
+    Completion(Parsed<CompletionRequest>),
+}
+
+impl Asked {
+    fn generation(&mut self) -> &mut Generation {
+        match self {
+            Self::Chat(parsed) => &mut parsed.request.generation,
+            Self::Completion(parsed) => &mut parsed.request.generation,
+        }
+    }
+
+    /// What divides its cached prompt from others, by its own words.
+    fn salt(&mut self) -> Option<String> {
+        let extensions = self.generation().extensions.as_ref()?;
+        extensions.cache_salt.clone()
+    }
+
+    /// As a request of this gateway.
+    fn prepare(self, state: &AppState) -> Result<Prepared, ApiError> {
+        match self {
+            Self::Chat(parsed) => chats::prepare_parsed(state, parsed),
+            Self::Completion(parsed) => texts::prepare_parsed(state, parsed),
+        }
+    }
+
+    /// The tokens of its prompt, or of its longest one.
+    fn tokens(&mut self, located: &Located) -> Result<Vec<i32>, ApiError> {
+        let served = &located.served;
+        let of_text = |text: &str, field, special| {
+            let model = served.text.as_deref();
+            let model = model.ok_or_else(ApiError::internal)?;
+            let adds = special == SpecialTokens::Added;
+            prompt::tokenize(served, model, field, text, adds)
+        };
+        let tokens = match self {
+            Self::Chat(Parsed { request, ignored }) => {
+                let messages = std::mem::take(&mut request.messages);
+                let ids = CallIdForm::Any;
+                let text = chats::render(served, messages, ids, &request.template, ignored)?;
+                let usual = SpecialTokens::after_template(served);
+                let special = SpecialTokens::of(&request.generation, usual);
+                of_text(&text, "messages", special)?
+            }
+            Self::Completion(Parsed { request, .. }) => {
+                let special = SpecialTokens::of(&request.generation, SpecialTokens::Added);
+                let prompts = request.prompts.iter().map(|one| match one {
+                    Prompt::Text(text) => of_text(text, "prompt", special),
+                    Prompt::Tokens(tokens) => Ok(tokens.clone()),
+                });
+                let prompts = prompts.collect::<Result<Vec<_>, _>>()?;
+                prompts.into_iter().max_by_key(Vec::len).unwrap_or_default()
+            }
+        };
+        Ok(tokens.into_iter().map(u32::cast_signed).collect())
     }
 }
 

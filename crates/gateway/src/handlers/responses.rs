@@ -193,14 +193,20 @@ fn read(state: &AppState, owner: &Owner, body: &[u8]) -> Result<Named, ApiError>
     })
 }
 
-/// The prompt of a request that another program answers.
+/// The conversation of a request that another program answers.
 ///
 /// # Errors
-/// 400 where it names what this gateway does not have, or cannot be made; 404 or 503 without a model.
-pub(super) fn prompt(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
-    let owner = Owner::default();
-    let named = read(state, &owner, body)?;
-    Ok(prepare(state, owner, named)?.0)
+/// 400 where it names what this gateway does not have.
+pub(super) fn read_chat(state: &AppState, body: &[u8]) -> Result<Parsed<ChatRequest>, ApiError> {
+    let named = read(state, &Owner::default(), body)?;
+    let Named {
+        parsed: Parsed { request, ignored },
+        earlier,
+        input,
+    } = named;
+    let input: Vec<Item> = input.into_iter().filter_map(NamedItem::item).collect();
+    let request = request.chat(earlier.items(), &input)?;
+    Ok(Parsed { request, ignored })
 }
 
 fn prepare(state: &AppState, owner: Owner, named: Named) -> Result<(Prepared, Asked), ApiError> {

@@ -152,6 +152,11 @@ impl CacheQuery {
         }
     }
 
+    /// The request of one prompt, for this LoRA adapter and with this salt.
+    pub fn of_prompt(tokens: &[i32], adapter: Option<u64>, salt: &[u8], block_tokens: u32) -> Self {
+        Self::of_one(tokens, Some(Seed::new(adapter, salt)), false, block_tokens)
+    }
+
     /// Whether the worker's count of cached tokens can be compared with what was expected.
     pub(super) fn is_checked(&self) -> bool {
         self.prompts == 1 && !self.keys.is_empty() && !self.is_transferred
