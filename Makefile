@@ -81,6 +81,7 @@ check: install ## What to run before a commit: the linters and the fast tests (a
 test: test-rust test-python ## Run every test
 
 test-rust:
+	PYTHON=$(PYTHON) tools/install-system-packages etcd
 	cargo test --workspace --exclude inflight-python --locked --quiet
 	cargo test --manifest-path interleavings/Cargo.toml --target-dir target/interleavings --locked --quiet
 
@@ -89,6 +90,7 @@ test-python: install $(VENV)/.triton
 	PYTHON=$(PYTHON) tools/install-system-packages browser
 	PYTHON=$(PYTHON) tools/install-system-packages prometheus
 	PYTHON=$(PYTHON) tools/install-system-packages database
+	PYTHON=$(PYTHON) tools/install-system-packages etcd
 	$(BIN)/pytest $(SIDE_BY_SIDE)
 	$(BIN)/python tools/with_stores.py $(STORE_TESTS)
 

@@ -167,7 +167,9 @@ def test_objects_refer_to_each_other(values: str) -> None:
     services = {one["metadata"]["name"]: one for one in objects if one["kind"] == "Service"}
     gateway = made["Deployment", "demo-gateway"]["template"]
     arguments = gateway["spec"]["containers"][0]["args"]
-    followed = {one.partition("=")[2] for one in arguments if one.startswith("--worker-dns=")}
+    followed = {
+        one.partition("=")[2] for one in arguments if one.startswith(("--worker-dns=", "--worker-service="))
+    }
     assert followed == {f"{name}:8001" for name in services if name != "demo-gateway"}
     for one in objects:
         for role, template in pods(one).items():

@@ -61,6 +61,10 @@ FIRING = [
         },
         {"InflightWorkerDown"},
     ),
+    ({"inflight_gateway_troubled_sources": "0x5 1x35"}, {"InflightSourceWrong"}),
+    ({"inflight_gateway_unlisted_workers": "0x5 2x35"}, {"InflightSourceWrong"}),
+    # One that comes and goes is followed again and again.
+    ({"inflight_gateway_troubled_sources": "0 1 0 1 " * 10}, set()),
     # 2 % of many requests.
     ({request(200): RATE[100], request(503): RATE[2]}, {"InflightServerErrors"}),
     # Half of the completions of a quiet gateway, which is probed, scraped and asked for its models.

@@ -38,6 +38,7 @@ restart: {most: 3}
 drain: {gateway_s: 60, worker_s: 45}
 deploy:
   gateway_image: inflight-gateway:0.1.0
+  discovery: endpointslices
   namespace: llm
   model_volume: models
   api_key_secret: inflight
@@ -253,7 +254,9 @@ def test_kubernetes_accepts_the_manifests(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(WITHOUT_GPUS))
 def test_selectors_select_the_pods_they_are_meant_for(name: str) -> None:
-    made = {(one["kind"], one["metadata"]["name"]): one["spec"] for one in objects(name)}
+    made = {(one["kind"], one["metadata"]["name"]): one.get("spec") for one in objects(name)}
+    account = made["Deployment", "inflight-gateway"]["template"]["spec"].get("serviceAccountName")
+    assert account is None or {("ServiceAccount", account), ("RoleBinding", account)} <= made.keys()
     for kind, full in made:
         if kind in ("StatefulSet", "Deployment"):
             labels = made[kind, full]["template"]["metadata"]["labels"]
@@ -265,7 +268,8 @@ def test_selectors_select_the_pods_they_are_meant_for(name: str) -> None:
             )
             assert is_worker == (kind == "StatefulSet")
     arguments = made["Deployment", "inflight-gateway"]["template"]["spec"]["containers"][0]["args"]
-    services = [one.partition("=")[2] for one in arguments if one.startswith("--worker-dns=")]
+    found_by = "--worker-dns=" if account is None else "--worker-service="
+    services = [one.partition("=")[2] for one in arguments if one.startswith(found_by)]
     workers = {full for kind, full in made if kind == "StatefulSet"}
     assert {address.partition(":")[0] for address in services} == workers
     for full in workers:

@@ -84,6 +84,8 @@ OTHERS: dict[str, Callable[[Any], object]] = {
     "directory": lambda _: "directory",
     "ids": lambda _: [1],
 }
+#: Of options whose text has a form, by what its help shows.
+FORMED = {"http://HOST:PORT/PREFIX": "http://etcd:2379/workers/"}
 OPTIONS: list[tuple[Any, _native.WorkerOption]] = [
     *((_native.WorkerOptions, one) for one in _native.worker_options()),
     *((_native.SimulatedOptions, one) for one in _native.simulated_options()),
@@ -95,8 +97,9 @@ def test_every_option_is_read_back_as_given(make: Any, option: _native.WorkerOpt
     default = option.default
     assert getattr(make(), option.name) == default
     assert getattr(make(**{option.name: None}), option.name) == default
-    *_, last = (option.value_name or "").split("|")
-    other = last if "|" in (option.value_name or "") else OTHERS[option.kind](default)
+    shown = option.value_name or ""
+    *_, last = shown.split("|")
+    other = last if "|" in shown else FORMED.get(shown) or OTHERS[option.kind](default)
     assert getattr(make(**{option.name: other}), option.name) == other
 
 

@@ -131,7 +131,12 @@ def test_each_option_reaches_its_owner(
         flag for one in worker.get_params(context_of(worker)) if one.type is click.BOOL for flag in one.opts
     }
     for flag in flags(worker).keys() - {f"--{name}" for name in told_otherwise | ports}:
-        own = {"--add-model": f"second={DEMO_DIRECTORY}", "--adapter-dir": ".", "--phases": "context"}
+        own = {
+            "--add-model": f"second={DEMO_DIRECTORY}",
+            "--adapter-dir": ".",
+            "--phases": "context",
+            "--register-etcd": "http://etcd:2379/workers/",
+        }
         value = "True" if flag in switches else own.get(flag, "7")
         plan = started(monkeypatch, "--executor=simulated", f"{flag}={value}")
         assert any(one in (f"{flag}={value}", f"{flag}=7.0") for one in plan.processes[0].arguments), flag

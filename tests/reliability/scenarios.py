@@ -13,6 +13,7 @@ from reliability import (
     leavers,
     overload,
     reloads,
+    sources,
     survivals,
 )
 from reliability.report import Scenario
@@ -23,6 +24,7 @@ SCENARIOS: dict[str, Scenario] = {
     "survivals-apart": survivals.run_apart,
     "departures": departures.run,
     "reloads": reloads.run,
+    "sources": sources.run,
     "cuts": cuts.run,
     "overload": overload.run,
     "leavers": leavers.run,

@@ -156,7 +156,8 @@ async fn run(options: &GatewayOptions) -> i32 {
                 Err(error) => {
                     report(&format!("error: {}", inflight_base::error_chain(&error)));
                     match error {
-                        ServeError::Tokenizer(_)
+                        ServeError::Kubernetes(_)
+                        | ServeError::Tokenizer(_)
                         | ServeError::Tls(_)
                         | ServeError::Traces(_)
                         | ServeError::Batches(_)

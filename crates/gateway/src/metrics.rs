@@ -248,6 +248,16 @@ impl Metrics {
             "Lines of batches that are being run; they are among the active requests",
             batch_lines_running.clone(),
         );
+        registry.register(
+            "troubled_sources",
+            "Sources of worker addresses that cannot be followed at the moment; the log names them",
+            upstream.discovery.troubled_sources.clone(),
+        );
+        registry.register(
+            "unlisted_workers",
+            "Workers that their source no longer lists and that stay because they answer",
+            upstream.discovery.unlisted_workers.clone(),
+        );
         resumes::register(&upstream.resumes, &mut registry);
         placements::register(&upstream.placements, &mut registry);
         let picks = Picks::register(&mut registry);

@@ -5,10 +5,13 @@ use std::path::PathBuf;
 use clap::{ArgAction, ArgGroup, Parser};
 use http::{HeaderValue, Uri};
 use inflight_batches::{DataUrl, ObjectsUrl};
+use inflight_discovery::address::{endpoint_address, worker_address};
+use inflight_discovery::etcd::EtcdPlace;
+use inflight_discovery::file::AddressFile;
+use inflight_discovery::kubernetes::{Api, CREDENTIALS, ServiceName};
 use inflight_openai::ReasoningField;
 use inflight_parsers::{ReasoningFormat, ToolFormat};
 use inflight_traces::DEFAULT_RATIO;
-use inflight_upstream::address_file::{AddressFile, endpoint_address, worker_address};
 use inflight_upstream::model::for_model::ForModel;
 use inflight_upstream::model::formats::FormatChoice;
 use inflight_upstream::phases::Disaggregate;
@@ -83,11 +86,11 @@ pub struct GatewayOptions {
     /// several
     #[arg(long = "worker", alias = "triton-endpoint", short_alias = 't')]
     #[arg(value_name = "HOST:PORT", value_parser = worker_address)]
-    #[arg(required_unless_present_any = ["worker_files", "worker_names", "endpoints", "endpoint_files", "endpoint_names"])]
+    #[arg(required_unless_present_any = ["worker_files", "worker_names", "worker_services", "worker_etcd", "endpoints", "endpoint_files", "endpoint_names"])]
     pub workers: Vec<String>,
 
     /// File of worker addresses, one on each line, `#` starts a comment; read again when it changes. A removed
-    /// worker finishes its requests
+    /// worker gets no more requests and finishes those it has
     #[arg(long = "worker-file", value_name = "FILE", value_parser = AddressFile::read)]
     pub worker_files: Vec<AddressFile>,
 
@@ -95,6 +98,34 @@ pub struct GatewayOptions {
     /// again every 5 seconds
     #[arg(long = "worker-dns", value_name = "NAME:PORT", value_parser = worker_address)]
     pub worker_names: Vec<String>,
+
+    /// Kubernetes Service with a worker in each of its Pods, followed by a watch of its EndpointSlices. Without a
+    /// namespace, the gateway's own; without a port, the only one of the Service or the one called `grpc`
+    #[arg(long = "worker-service", value_name = "[NAMESPACE/]NAME[:PORT]")]
+    pub worker_services: Vec<ServiceName>,
+
+    /// URL of Kubernetes' API server, such as that of `kubectl proxy`. By default, that of the cluster in which the
+    /// gateway runs
+    #[arg(long, value_name = "URL", value_parser = Api::at)]
+    pub kubernetes_api: Option<Api>,
+
+    /// Directory with what is shown to that server: the files `token`, `ca.crt` and `namespace`, read again for each
+    /// request. By default, where Kubernetes puts them
+    #[arg(long, value_name = "DIRECTORY", default_value = CREDENTIALS)]
+    pub kubernetes_credentials: PathBuf,
+
+    /// Keys of etcd whose values are workers, as `HOST:PORT` or as JSON with that as `Addr`: all that begin with PREFIX,
+    /// followed by a watch. With `https://`, etcd is reached as workers over TLS are
+    #[arg(
+        long = "worker-etcd",
+        value_name = "http://HOST:PORT[,HOST:PORT]/PREFIX"
+    )]
+    pub worker_etcd: Vec<EtcdPlace>,
+
+    /// Seconds a worker stays that its source lists no more though it still answers: DNS, say, that knows less than it
+    /// should. By default longer than such a fault often lasts; 0: not at all. Files are taken at their word
+    #[arg(long, value_name = "SECONDS", default_value_t = 900, value_parser = clap::value_parser!(u64).range(0..=86_400))]
+    pub unlisted_worker_s: u64,
 
     /// Address of another maker's server that answers OpenAI's clients itself, such as vLLM, SGLang or trtllm-serve. It is
     /// only watched: requests reach it through a proxy that asks this gateway where to send them; repeat for several

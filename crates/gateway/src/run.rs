@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use inflight_base::net::Listener;
 use inflight_batches::StoreError;
+use inflight_discovery::kubernetes::NoApi;
 use inflight_kserve::client::Network;
 use inflight_tls::{ClientTls, HandshakeError, ServerTls, TlsError};
 use inflight_traces::TraceError;
@@ -18,7 +19,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use self::parts::{chat_templates, connect_workers, open_batches, start_tracer};
+use self::parts::{chat_templates, connect_workers, open_batches, sources, start_tracer};
 use crate::batch_runner::Runner;
 use crate::grpc::{self, GrpcLimits};
 use crate::metrics::Metrics;
@@ -43,6 +44,9 @@ pub enum ServeError {
     /// A file for TLS to workers cannot be used.
     #[error(transparent)]
     UpstreamTls(#[from] HandshakeError),
+    /// Kubernetes' API server is needed, and it is not known where that is.
+    #[error(transparent)]
+    Kubernetes(#[from] NoApi),
     /// The store of `--data-dir` or `--data-url`, or its `--data-objects`, cannot be used.
     #[error(transparent)]
     Batches(#[from] StoreError),
@@ -200,6 +204,7 @@ async fn serve_ports<L: Listener>(
         ports: tls,
         upstream: upstream_tls,
     } = tls;
+    let sources = sources(options, &upstream_tls, network.as_ref())?;
     let tokenizers = Tokenizers::load(
         &options.tokenizers,
         &options.max_seq_lens,
@@ -209,7 +214,7 @@ async fn serve_ports<L: Listener>(
     let (tracer, flush) = start_tracer(options, &metrics)?.unzip();
     let batches = open_batches(options).await?;
     let state = AppState::new(options, metrics, tracer, batches.clone());
-    let workers = connect_workers(&state, options, tokenizers, upstream_tls, network);
+    let workers = connect_workers(&state, options, tokenizers, upstream_tls, network, sources);
     let _key_watch = state.access.watch_keys();
     tokio::pin!(shutdown);
     if are_shared {

@@ -75,15 +75,20 @@ impl Network {
     ///
     /// # Errors
     /// As the network has it.
-    pub async fn dial(
+    pub async fn reach(
         network: Option<&Self>,
         host: &str,
         port: u16,
     ) -> std::io::Result<Box<dyn Socket>> {
         match network {
-            Some(network) => (network.0)(host, port).await,
+            Some(network) => network.dial(host, port).await,
             None => Ok(Box::new(TcpStream::connect((host, port)).await?)),
         }
+    }
+
+    /// Connects.
+    pub fn dial(&self, host: &str, port: u16) -> Dialing {
+        (self.0)(host, port)
     }
 }
 
@@ -229,7 +234,9 @@ impl Service<Uri> for OtherConnector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let dialing = (self.0.0)(uri.host().unwrap_or_default(), uri.port_u16().unwrap_or(80));
+        let dialing = self
+            .0
+            .dial(uri.host().unwrap_or_default(), uri.port_u16().unwrap_or(80));
         Box::pin(async move { Ok(TokioIo::new(dialing.await?)) })
     }
 }

@@ -26,6 +26,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub mod allocations;
+pub mod kubernetes;
 pub mod layers;
 pub mod memory;
 pub mod model;

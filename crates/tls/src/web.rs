@@ -1,6 +1,7 @@
 //! TLS of connections to any host that an authority of this machine's vouches for: the web, which files are fetched
-//! from, and databases.
+//! from, and databases; or for a server with authorities in a file.
 
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -8,7 +9,7 @@ use tokio_rustls::rustls::ClientConfig;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
 use crate::client::server_name;
-use crate::files::{provider, system_authorities};
+use crate::files::{authorities, provider, system_authorities};
 use crate::{HTTP1, HandshakeError, TlsError};
 
 /// TLS by the authorities of this machine. Cheap to clone; the first connection reads them.
@@ -17,6 +18,8 @@ pub struct WebTls {
     config: Arc<OnceLock<Arc<ClientConfig>>>,
     /// What is spoken; `None`: what the port is for.
     speaks: Option<&'static [u8]>,
+    /// `None`: the machine's.
+    authorities: Option<PathBuf>,
 }
 
 impl Default for WebTls {
@@ -25,6 +28,7 @@ impl Default for WebTls {
         Self {
             config: Arc::default(),
             speaks: Some(HTTP1),
+            authorities: None,
         }
     }
 }
@@ -35,6 +39,15 @@ impl WebTls {
         Self {
             config: Arc::default(),
             speaks: None,
+            authorities: None,
+        }
+    }
+
+    /// For HTTP/1.1, by the authorities in this PEM file alone.
+    pub fn trusting(authorities: PathBuf) -> Self {
+        Self {
+            authorities: Some(authorities),
+            ..Self::default()
         }
     }
 
@@ -50,8 +63,9 @@ impl WebTls {
         let config = match self.config.get() {
             Some(config) => Arc::clone(config),
             None => {
-                let speaks = self.speaks;
-                let made = tokio::task::spawn_blocking(move || config(speaks)).await;
+                let (speaks, authorities) = (self.speaks, self.authorities.clone());
+                let make = move || config(speaks, authorities.as_deref());
+                let made = tokio::task::spawn_blocking(make).await;
                 // It fails only while the runtime ends.
                 let made = made.unwrap_or(Err(TlsError::NoAuthorities))?;
                 Arc::clone(self.config.get_or_init(|| Arc::new(made)))
@@ -65,11 +79,15 @@ impl WebTls {
     }
 }
 
-fn config(speaks: Option<&'static [u8]>) -> Result<ClientConfig, TlsError> {
+fn config(speaks: Option<&'static [u8]>, own: Option<&Path>) -> Result<ClientConfig, TlsError> {
+    let roots = match own {
+        Some(path) => authorities(path)?,
+        None => system_authorities()?,
+    };
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(TlsError::Setup)?
-        .with_root_certificates(system_authorities()?)
+        .with_root_certificates(roots)
         .with_no_client_auth();
     config.alpn_protocols = speaks.map(<[u8]>::to_vec).into_iter().collect();
     Ok(config)

@@ -18,10 +18,10 @@ use super::prompt_request::PromptRequest;
 use super::pulse::Pulse;
 use super::registry::{Registry, Sequences};
 use super::request_queue::NotSent;
-use crate::address_file::WATCHED;
 use crate::model::adapter::task_of;
 use crate::model::capability::{Capability, lacks};
 use crate::model::served::{Protocol, ServedModel};
+use inflight_discovery::address::WATCHED;
 
 /// How requests travel to a server; the output of each comes back through the [`Registry`].
 pub trait Transport: std::fmt::Debug + Send + Sync {

@@ -8,7 +8,6 @@
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 pub mod adapter_control;
-pub mod address_file;
 pub mod chat_templates;
 pub mod classify;
 pub mod connect;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
 /// The model of a request. Only the names of served models become labels.
@@ -128,12 +129,22 @@ pub struct Placements {
     pub faults: Family<FaultLabels, Counter>,
 }
 
+/// How what says where workers are is doing.
+#[derive(Clone, Debug, Default)]
+pub struct Discovery {
+    /// Sources that cannot be followed.
+    pub troubled_sources: Gauge,
+    /// Workers that stay though no source lists them.
+    pub unlisted_workers: Gauge,
+}
+
 /// See the module.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     pub retries: Family<RetryLabels, Counter>,
     pub resumes: Resumes,
     pub placements: Placements,
+    pub discovery: Discovery,
     pub tokens_out: Family<ModelLabels, Counter>,
 }
 

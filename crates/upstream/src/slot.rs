@@ -16,7 +16,7 @@ use super::inbox::Notice;
 use super::peer::Peer;
 use super::process::Life;
 use super::pulse::Pulse;
-use crate::address_file::{WATCHED, is_watched};
+use inflight_discovery::address::{WATCHED, is_watched};
 
 /// How long requests that are being prepared may still be sent to a server that was taken out.
 pub(super) const PREPARING: Duration = Duration::from_secs(1);

@@ -13,7 +13,6 @@ const CRATE: Arrows = &[
     ("process", &[]),
     ("rpc", &[]),
     ("classify", &[]),
-    ("address_file", &[]),
     ("metrics", &[]),
     ("model", &[]),
     ("chat_templates", &["model"]),
@@ -28,7 +27,7 @@ const CRATE: Arrows = &[
     ("shared_stream", &["handles", "request_queue"]),
     ("pool", &["shared_stream"]),
     ("peer", &["pool"]),
-    ("slot", &["address_file", "connection", "inbox", "peer", "process", "pulse"]),
+    ("slot", &["connection", "inbox", "peer", "process", "pulse"]),
     ("visit", &["placement", "slot"]),
     ("table", &["connection", "metrics", "model", "phases", "placement", "pool", "slot", "visit"]),
     ("adapter_control", &["rpc", "slot", "table"]),
@@ -44,7 +43,7 @@ const CRATE: Arrows = &[
     ("triton", &["chat_templates", "classify", "connection", "context", "handles", "inbox", "metrics", "model", "peer", "pool", "prompt_request", "pulse", "registry", "request_queue", "rpc", "slot", "trace"]),
     ("watched", &["connection", "context", "handles", "model", "placement", "prompt_request", "registry", "request_queue", "rpc", "slot", "triton"]),
     ("connect", &["context", "inflight", "rpc", "slot", "triton", "watched"]),
-    ("discovery", &["address_file", "connect", "slot", "table"]),
+    ("discovery", &["connect", "metrics", "slot", "table"]),
 ];
 
 #[rustfmt::skip]

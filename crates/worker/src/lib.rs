@@ -22,6 +22,7 @@ mod model_counters;
 mod model_names;
 mod options;
 mod outbox;
+mod registration;
 mod request;
 mod respond;
 mod response;

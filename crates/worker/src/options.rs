@@ -17,6 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use inflight_discovery::etcd::EtcdPlace;
 use inflight_kserve::assets::Phases;
 use inflight_kserve::client::{ConnectError, DEFAULT_MAX_MESSAGE_BYTES};
 use inflight_tls::{ServerFiles, ServerTls, TlsError};
@@ -123,6 +124,15 @@ declared::options! {
         /// Port for KServe over HTTP; 0 picks a free port  [default: none]
         // For clients without a gateway, which serves it for all workers.
         http_port: Option<u16> = None;
+
+        /// Keys of etcd where gateways with `--worker-etcd` find this worker: it writes its address there once it is
+        /// ready, and takes it out when it is asked to end
+        // With a lease: what is killed is gone there after 15 seconds.
+        register_etcd: Option<EtcdPlace> = None => value_name: Some("http://HOST:PORT/PREFIX");
+
+        /// HOST:PORT by which gateways reach this worker, for etcd  [default: where gRPC listens]
+        // Needed where that is every address of the machine.
+        register_address: Option<String> = None => value_name: Some("HOST:PORT");
 
         /// Certificate of the ports for gRPC and HTTP and its chain, as a PEM file: gateways then need `https://`
         /// before this worker's address. Read again when it changes
@@ -245,6 +255,10 @@ pub enum WorkerError {
     SameName(String),
     #[error("one worker serves at most `{most}` models; start another worker for more")]
     TooManyModels { most: usize },
+    #[error(
+        "`{0}` cannot be registered in etcd; pass the address that gateways reach this worker by"
+    )]
+    RegisterAddress(String),
     #[error("the draft worker's address is not usable")]
     DraftWorker(#[source] ConnectError),
     #[error("the operating system refused to start the {name}")]

@@ -11,6 +11,7 @@ use std::time::Duration;
 use futures_util::future::{join_all, ready, select_all};
 use inflight_base::accept::accept;
 use inflight_base::net::Listener;
+use inflight_discovery::etcd::Registration;
 use inflight_tls::ServerTls;
 use inflight_traces::{Flush, Tracer};
 use tokio::task::{JoinHandle, JoinSet};
@@ -29,6 +30,7 @@ use crate::http::{self, HttpLimits};
 use crate::loading::Loading;
 use crate::metrics::{self, Metrics};
 use crate::options::{BoundAddresses, WorkerError, WorkerExit, WorkerOptions};
+use crate::registration;
 use crate::service::{Common, DraftWorker, Models, Service, report_health};
 use crate::trace::Tracing;
 
@@ -154,6 +156,7 @@ async fn serve_hosted<L: Listener>(
         draft,
         traces,
         adapters,
+        registration,
     } = started;
     let (tracer, flush) = traces.unzip();
     let tracing = tracer
@@ -193,6 +196,8 @@ async fn serve_hosted<L: Listener>(
         tokio::spawn(http::serve(listener, tls, service, limits, stop))
     });
     on_bound(&addresses, is_tls);
+    let unregister = CancellationToken::new();
+    let registered = registration.map(|one| registration::start(one, &engines, unregister.clone()));
 
     let mut tasks = run_engines(&engines, driving, options.progress_timeout);
     let mut canaries = JoinSet::new();
@@ -217,6 +222,7 @@ async fn serve_hosted<L: Listener>(
         ended = &mut serving => Some(ended),
     };
     canaries.abort_all();
+    unregister.cancel();
     if ended.is_none() {
         service.announce_leaving();
         join_all(
@@ -232,6 +238,10 @@ async fn serve_hosted<L: Listener>(
         }
     }
     reporting.abort();
+    if let Some(registered) = registered {
+        // It bounds its own end.
+        let _ = registered.await;
+    }
     if let Some(mut server) = http_server
         && timeout(FLUSH_TIMEOUT, &mut server).await.is_err()
     {
@@ -305,6 +315,7 @@ struct Started<L> {
     traces: Option<(Tracer, Flush)>,
     /// Of the first model.
     adapters: Option<Arc<Adapters>>,
+    registration: Option<Registration>,
 }
 
 async fn start<L>(
@@ -327,6 +338,7 @@ async fn start<L>(
     });
     let adapters = adapters.transpose()?;
     let ports = ports.await?;
+    let registration = registration::planned(options, ports.addresses().grpc, tls.is_some())?;
     let counters: Vec<Arc<Metrics>> = models
         .iter()
         .map(|model| {
@@ -366,5 +378,6 @@ async fn start<L>(
         draft,
         traces,
         adapters,
+        registration,
     })
 }

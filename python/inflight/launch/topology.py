@@ -258,6 +258,13 @@ class Deploy:
     )
     user: str = option("text", "Account of the systemd units", default="inflight")
     namespace: str | None = option("text", "Kubernetes namespace; by default kubectl's")
+    discovery: str = option(
+        "choice",
+        "How Kubernetes' gateways find workers: `dns` looks their Service up every 5 s, `endpointslices`"
+        " watches it, with an account that may",
+        default="dns",
+        choices=("dns", "endpointslices"),
+    )
     model_volume: str | None = option(
         "text", "Kubernetes PersistentVolumeClaim with the models, mounted at `model_mount`"
     )

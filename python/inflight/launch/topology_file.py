@@ -52,6 +52,8 @@ GATEWAY_KEYS = {
     "endpoint": None,
     "endpoint_file": None,
     "endpoint_dns": None,
+    "worker_service": None,
+    "worker_etcd": None,
     "config": None,
     "host": "gateways.host",
     "port": "gateways.port",

@@ -4,8 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inflight_batches::{Bounds, Share, StoreError};
-use inflight_kserve::client::Network;
-use inflight_kv_events::Source;
+use inflight_discovery::Source;
+use inflight_discovery::etcd::Etcd;
+use inflight_discovery::kubernetes::{Api, NoApi, Service};
+use inflight_discovery::names::DnsName;
+use inflight_kserve::client::{Network, TransportOptions};
+use inflight_kv_events::Source as KvEvents;
 use inflight_tls::ClientTls;
 use inflight_traces::{Flush, TraceError, TraceOptions, Tracer};
 use inflight_upstream::chat_templates::ChatTemplates;
@@ -68,6 +72,38 @@ pub(super) fn start_tracer(
     Tracer::start(&options, on_dropped).map(Some)
 }
 
+/// What says where servers are, besides the addresses that were given.
+pub(super) fn sources(
+    options: &GatewayOptions,
+    tls: &ClientTls,
+    network: Option<&Network>,
+) -> Result<Vec<Source>, NoApi> {
+    let files = options.worker_files.iter().chain(&options.endpoint_files);
+    let files = files.cloned().map(Source::File);
+    let names = options.worker_names.iter().chain(&options.endpoint_names);
+    let names = names.cloned();
+    let names = names.map(|name| Source::Name(DnsName(name)));
+    let mut sources: Vec<Source> = files.chain(names).collect();
+    if !options.worker_services.is_empty() {
+        let api = match &options.kubernetes_api {
+            Some(api) => api.clone(),
+            None => Api::of_pod(|name| std::env::var(name).ok())?,
+        };
+        let api = api.with_credentials(&options.kubernetes_credentials);
+        let api = api.over(network.cloned());
+        let services = options.worker_services.iter().cloned();
+        sources.extend(services.map(|name| Source::Service(Service::new(name, api.clone()))));
+    }
+    let transport = TransportOptions {
+        tls: tls.clone(),
+        network: network.cloned(),
+        ..TransportOptions::default()
+    };
+    let places = options.worker_etcd.iter().cloned();
+    sources.extend(places.map(|place| Source::Etcd(Etcd::new(place, transport.clone()))));
+    Ok(sources)
+}
+
 /// Starts one task that keeps all servers connected; it runs until the set is dropped.
 pub(super) fn connect_workers(
     state: &AppState,
@@ -75,6 +111,7 @@ pub(super) fn connect_workers(
     tokenizers: Tokenizers,
     tls: ClientTls,
     network: Option<Network>,
+    sources: Vec<Source>,
 ) -> tokio::task::JoinSet<()> {
     let context = Context {
         table: Arc::clone(&state.table),
@@ -87,7 +124,7 @@ pub(super) fn connect_workers(
         },
         templates: chat_templates(options),
         tls,
-        kv_events: options.kv_events_port.map(|port| Source {
+        kv_events: options.kv_events_port.map(|port| KvEvents {
             port,
             replay_port: options.kv_events_replay_port,
             topic: options.kv_events_topic.clone(),
@@ -96,16 +133,12 @@ pub(super) fn connect_workers(
     };
     let connector = Arc::new(Connector::new(context, tokenizers));
     let mut tasks = tokio::task::JoinSet::new();
-    let joined = |of_workers: &[String], of_endpoints: &[String]| -> Vec<String> {
-        of_workers.iter().chain(of_endpoints).cloned().collect()
-    };
-    let files = options.worker_files.iter().chain(&options.endpoint_files);
-    let discovery = Discovery::new(
-        &joined(&options.workers, &options.endpoints),
-        &files.cloned().collect::<Vec<_>>(),
-        &joined(&options.worker_names, &options.endpoint_names),
-    );
-    tasks.spawn(discovery.follow(Arc::clone(&state.table), connector));
+    let counted = state.metrics.upstream.discovery.clone();
+    let grace = Duration::from_secs(options.unlisted_worker_s);
+    let given = options.workers.iter().chain(&options.endpoints);
+    let given: Vec<String> = given.cloned().collect();
+    let discovery = Discovery::new(&given, sources, grace);
+    tasks.spawn(discovery.follow(Arc::clone(&state.table), connector, counted));
     tasks
 }
 

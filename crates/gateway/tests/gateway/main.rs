@@ -18,6 +18,7 @@ mod completions;
 mod console;
 mod custom_tools;
 mod deadlines;
+mod discovery;
 mod errors;
 mod failover;
 mod images;

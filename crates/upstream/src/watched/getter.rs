@@ -103,7 +103,7 @@ impl Getter {
     /// As the network has it.
     pub(super) async fn dial(&self, port: u16) -> io::Result<Box<dyn Socket>> {
         let host = self.host.trim_start_matches('[').trim_end_matches(']');
-        Network::dial(self.network.as_ref(), host, port).await
+        Network::reach(self.network.as_ref(), host, port).await
     }
 
     async fn connect(&self, path: &'static str) -> Result<Sender, GetError> {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use inflight_discovery::etcd::EtcdPlace;
 use inflight_kserve::assets::Phases;
 
 use super::declared::{OptionKind, OptionType, OptionValue};
@@ -115,6 +116,20 @@ impl OptionType for Phases {
         let mut all = PHASES.into_iter();
         let found = all.find_map(|(phases, name)| (name == text).then_some(phases));
         found.ok_or_else(|| "`both`, `context` or `generation`".to_owned())
+    }
+}
+
+impl OptionType for EtcdPlace {
+    const KIND: OptionKind = OptionKind::Text;
+
+    fn value(&self) -> OptionValue {
+        OptionValue::Text(self.to_string())
+    }
+
+    fn read(value: OptionValue) -> Result<Self, String> {
+        let text = String::read(value)?;
+        let wrong = || "http://HOST:PORT/PREFIX, with commas between several HOST:PORT";
+        text.parse().map_err(|_| wrong().to_owned())
     }
 }
 

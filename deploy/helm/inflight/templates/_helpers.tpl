@@ -35,12 +35,12 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if .Values.serviceAccount.create }}{{ default .Release.Name .Values.serviceAccount.name }}{{ else }}{{ .Values.serviceAccount.name }}{{ end }}
 {{- end }}
 
-{{- /* root; its: the values of the gateway or of a model. */ -}}
+{{- /* root; its: the values of the gateway or of a model; account: one for Kubernetes' API, if it is called. */ -}}
 {{- define "inflight.pod" -}}
 {{- $root := .root -}}
-automountServiceAccountToken: false
+automountServiceAccountToken: {{ not (empty .account) }}
 enableServiceLinks: false
-{{- with include "inflight.serviceAccount" $root }}
+{{- with default (include "inflight.serviceAccount" $root) .account }}
 serviceAccountName: {{ . }}
 {{- end }}
 {{- with $root.Values.imagePullSecrets }}

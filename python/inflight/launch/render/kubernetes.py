@@ -2,7 +2,7 @@
 whom.
 
 Owns the objects, their names and probes. Everything is in one namespace, and gateways find the workers of a
-model, however many there are, by the name of its headless Service.
+model, however many there are, by its headless Service: by the name, or by a watch of its EndpointSlices.
 """
 
 from __future__ import annotations
@@ -156,8 +156,14 @@ def _gateway(topology: Topology, workers: list[str]) -> list[dict[str, Any]]:
         "app.kubernetes.io/component": "gateway",
     } | _COMMON
     keys = None if deploy.api_key_secret is None else "/etc/inflight/api-keys"
+    watches = deploy.discovery == "endpointslices"
     arguments = gateway_arguments(
-        topology, workers, host="0.0.0.0", port=HTTP_PORT, api_key_file=keys, found_by="--worker-dns"
+        topology,
+        workers,
+        host="0.0.0.0",
+        port=HTTP_PORT,
+        api_key_file=keys,
+        found_by="--worker-service" if watches else "--worker-dns",
     )
     container: dict[str, Any] = {
         "name": "gateway",
@@ -179,6 +185,9 @@ def _gateway(topology: Topology, workers: list[str]) -> list[dict[str, Any]]:
         container["volumeMounts"].append({"name": "api-keys", "mountPath": "/etc/inflight", "readOnly": True})
         volumes.append({"name": "api-keys", "secret": {"secretName": deploy.api_key_secret}})
     pod = _pod(container, volumes, gateway_grace_s(topology) + LEAVING_S)
+    name = "inflight-gateway"
+    if watches:
+        pod |= {"automountServiceAccountToken": True, "serviceAccountName": name}
     deployment = {
         "replicas": gateways.replicas,
         "selector": {"matchLabels": labels},
@@ -187,12 +196,34 @@ def _gateway(topology: Topology, workers: list[str]) -> list[dict[str, Any]]:
     }
     service = {"selector": labels, "ports": [{"name": "http", "port": HTTP_PORT, "targetPort": "http"}]}
     budget = {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
-    name = "inflight-gateway"
     return [
         _object(topology, "v1", "Service", name, labels, service),
         _object(topology, "apps/v1", "Deployment", name, labels, deployment),
         _object(topology, "policy/v1", "PodDisruptionBudget", name, labels, budget),
+        *(_account(topology, name, labels) if watches else ()),
     ]
+
+
+def _account(topology: Topology, name: str, labels: dict[str, str]) -> list[dict[str, Any]]:
+    """What lets gateways read the EndpointSlices of their namespace, and nothing else."""
+    group = "rbac.authorization.k8s.io"
+    reads = {
+        "apiGroups": ["discovery.k8s.io"],
+        "resources": ["endpointslices"],
+        "verbs": ["get", "list", "watch"],
+    }
+    space = {} if topology.deploy.namespace is None else {"namespace": topology.deploy.namespace}
+    made = [
+        _object(topology, "v1", "ServiceAccount", name, labels, {}),
+        _object(topology, f"{group}/v1", "Role", name, labels, {}) | {"rules": [reads]},
+        _object(topology, f"{group}/v1", "RoleBinding", name, labels, {})
+        | {
+            "roleRef": {"apiGroup": group, "kind": "Role", "name": name},
+            "subjects": [{"kind": "ServiceAccount", "name": name, **space}],
+        },
+    ]
+    # None of them has a `spec`.
+    return [{key: value for key, value in one.items() if key != "spec"} for one in made]
 
 
 def _network(topology: Topology) -> dict[str, Any]:
