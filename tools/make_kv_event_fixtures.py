@@ -111,9 +111,27 @@ def main() -> None:
     for form, array_like in (("map", False), ("array", True)):
         for name, batch in batches(array_like).items():
             (out / f"{name}_{form}").write_bytes(encode(batch))
-    # SGLang's end earlier, and name no keys of blocks.
+    # Some releases of vLLM have maps throughout.
+    fields = ("ts", "events", ("data_parallel_rank", Any, None))
+    of_maps = msgspec.defstruct("EventBatch", fields, omit_defaults=True)
+    batch = batches(array_like=False)["stored"]
+    (out / "stored_maps").write_bytes(encode(of_maps(batch.ts, batch.events, batch.data_parallel_rank)))
+    # SGLang's ended earlier as arrays; as maps they have fields of their own.
     short = ["BlockStored", [11, 12], None, [*FIRST, *SECOND], 4, None, "GPU", None]
     (out / "sglang").write_bytes(encode([1.5, [short, ["BlockRemoved", [11]], ["AllBlocksCleared"]], None]))
+    salted = {
+        "type": "BlockStored",
+        "block_hashes": [-1],
+        "parent_block_hash": None,
+        "token_ids": FIRST,
+        "block_size": 4,
+        "lora_id": 1,
+        "medium": "CPU_PINNED",
+        "cache_salt": "pepper",
+        "session_id": "s",
+        "lora_name": "support",
+    }
+    (out / "sglang_map").write_bytes(encode([1.5, [salted], 0]))
     later = {"type": "BlockMoved", "block_hashes": [1], "to": {"a": [1, {"b": None}]}}
     named_last = {"block_hashes": [1], "medium": "GPU", "new": [[[]]], "type": "BlockRemoved"}
     (out / "later").write_bytes(encode([1, [later, named_last], None, {"more": [1]}, "more"]))

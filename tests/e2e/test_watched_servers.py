@@ -202,7 +202,11 @@ def test_a_publisher_as_vllm_has_it_is_heard(start: Start, vllm: EngineServer) -
         publisher.end()
 
 
-def test_what_was_missed_is_asked_for(start: Start, vllm: EngineServer, publisher: Publisher) -> None:
+@pytest.mark.parametrize("repeats_topics", [False, True])
+def test_what_was_missed_is_asked_for(
+    start: Start, vllm: EngineServer, publisher: Publisher, repeats_topics: bool
+) -> None:
+    publisher.repeats_topics = repeats_topics
     publisher.publish(stored(1, 4))
     gateway = listening(start, vllm, publisher, f"--kv-events-replay-port={publisher.replay_port}")
     address = gateway.address("http")

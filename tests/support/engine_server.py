@@ -163,6 +163,8 @@ class Publisher:
 
     def __init__(self, kind: int = zmq.XPUB, topic: str = "kv@127.0.0.1@other/model") -> None:
         self.kind, self.topic = kind, topic.encode()
+        #: What is repeated has its topic since vLLM 0.33 or a release before.
+        self.repeats_topics = True
         self.number = 0
         self.past: list[tuple[int, bytes]] = []
         self._context = zmq.Context()
@@ -216,10 +218,14 @@ class Publisher:
             if not self._replay.poll(20):
                 continue
             client, _, start = self._replay.recv_multipart()
-            for number, payload in list(self.past):
-                if number >= int.from_bytes(start, "big"):
-                    self._replay.send_multipart([client, b"", number.to_bytes(8, "big"), payload])
-            self._replay.send_multipart([client, b"", (-1).to_bytes(8, "big", signed=True), b""])
+            asked = [
+                (number.to_bytes(8, "big"), payload)
+                for number, payload in list(self.past)
+                if number >= int.from_bytes(start, "big")
+            ]
+            for number, payload in [*asked, ((-1).to_bytes(8, "big", signed=True), b"")]:
+                topic = [self.topic if payload else b""] if self.repeats_topics else []
+                self._replay.send_multipart([client, b"", *topic, number, payload])
         self._replay.close()
 
 

@@ -34,6 +34,8 @@ pub struct Stored {
     pub block_tokens: u32,
     pub adapter: Adapter,
     pub medium: Medium,
+    /// What keeps the blocks of its requests apart from others', where it is said apart: by SGLang.
+    pub salt: Option<String>,
     /// For each block what it is hashed with besides its tokens; empty: nothing, for all of them.
     pub extras: Vec<Extras>,
     pub group: Group,

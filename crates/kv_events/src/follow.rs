@@ -259,9 +259,10 @@ where
     }
 }
 
-/// The number and what follows it, behind one frame: a topic, or nothing.
+/// The number and what follows it. What is published has its topic in front; what is asked for has an empty frame, and
+/// behind that the topic as well since vLLM 0.33 or a release before.
 fn numbered(frames: &[Bytes]) -> Option<(u64, &Bytes)> {
-    let [_, number, payload] = frames else {
+    let ([_, number, payload] | [_, _, number, payload]) = frames else {
         return None;
     };
     let number = number.as_ref().try_into().ok()?;

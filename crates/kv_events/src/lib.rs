@@ -2,9 +2,9 @@
 //! wire (`read` and `write`, both pure), and how they are [followed](follow()) over ZeroMQ. Knows nothing of prompts, of
 //! models, or of who wants to know.
 //!
-//! A batch is an array of a time, its events and a rank, in MessagePack. An event is a map with its name under `type`,
-//! or, in earlier releases, an array that begins with its name. Both are read; fields and events of later releases are
-//! skipped. Maps are written.
+//! A batch is an array of a time, its events and a rank, in MessagePack; some releases write a map. An event is a map
+//! with its name under `type`, or, in earlier releases, an array that begins with its name. All are read; fields and
+//! events of later releases are skipped. Maps in an array are written, as vLLM 0.33 does.
 
 mod event;
 mod follow;

@@ -1,4 +1,4 @@
-//! Bytes to a batch. Owns both forms of an event, and the bounds of a batch.
+//! Bytes to a batch. Owns both forms of a batch and of an event, and the bounds of a batch.
 
 use crate::event::{Adapter, Batch, BlockHash, Event, Extras, Group, Medium, Removed, Stored};
 use crate::scan::{Malformed, Scanner, Value};
@@ -87,11 +87,14 @@ struct Fields {
     lora_name: Option<String>,
     medium: Medium,
     is_remote: bool,
+    salt: Option<String>,
     extras: Vec<Extras>,
     group: Option<u32>,
     kind_is_other: bool,
 }
 
+/// The fields of a batch that is an array, in their order.
+const BATCH: [&str; 3] = ["ts", "events", "data_parallel_rank"];
 /// The fields of an event that is an array, in their order behind its name.
 const STORED: [&str; 12] = [
     "block_hashes",
@@ -111,18 +114,49 @@ const REMOVED: [&str; 4] = ["block_hashes", "medium", "group_idx", "locality"];
 
 impl<'a> Reader<'a> {
     fn batch(&mut self) -> Result<Batch, ReadError> {
-        let scanner = &mut self.scanner;
-        let length = scanner.array("a batch")?.unwrap_or(0);
-        if length < 2 {
-            return Err(scanner.malformed("a batch").into());
-        }
-        let timestamp = match scanner.next()? {
-            Value::Float(seconds) => seconds,
-            Value::Integer(seconds) => seconds as f64,
-            _ => return Err(scanner.malformed("a time").into()),
+        let mut batch = Batch::default();
+        let (mut has_time, mut has_events) = (false, false);
+        let begun = self.scanner.next()?;
+        let length = match begun {
+            Value::Array(length) | Value::Map(length) => length,
+            _ => return Err(self.scanner.malformed("a batch").into()),
         };
-        let count = scanner.array("events")?.unwrap_or(0);
-        charge(&mut self.room.events, count as usize, "events", MOST_EVENTS)?;
+        for place in 0..length {
+            let name = match begun {
+                Value::Map(_) => self.text()?.unwrap_or_default(),
+                _ => BATCH.get(place as usize).copied().unwrap_or_default(),
+            };
+            match name {
+                "ts" => {
+                    batch.timestamp = self.time()?;
+                    has_time = true;
+                }
+                "events" => {
+                    batch.events = self.events()?;
+                    has_events = true;
+                }
+                "data_parallel_rank" => batch.rank = self.small("a rank")?,
+                _ => self.scanner.skip()?,
+            }
+        }
+        match has_time && has_events {
+            true => Ok(batch),
+            false => Err(self.scanner.malformed("behind a time and events").into()),
+        }
+    }
+
+    fn time(&mut self) -> Result<f64, ReadError> {
+        match self.scanner.next()? {
+            Value::Float(seconds) => Ok(seconds),
+            Value::Integer(seconds) => Ok(seconds as f64),
+            _ => Err(self.scanner.malformed("a time").into()),
+        }
+    }
+
+    fn events(&mut self) -> Result<Vec<Event>, ReadError> {
+        let count = self.scanner.array("events")?.unwrap_or(0);
+        let room = &mut self.room.events;
+        charge(room, count as usize, "events", MOST_EVENTS)?;
         let mut events = Vec::new();
         for _ in 0..count {
             match self.event()? {
@@ -130,18 +164,7 @@ impl<'a> Reader<'a> {
                 event => events.push(event),
             }
         }
-        let rank = match length {
-            2 => None,
-            _ => self.small("a rank")?,
-        };
-        for _ in 3..length {
-            self.scanner.skip()?;
-        }
-        Ok(Batch {
-            timestamp,
-            events,
-            rank,
-        })
+        Ok(events)
     }
 
     fn event(&mut self) -> Result<Event, ReadError> {
@@ -203,6 +226,7 @@ impl<'a> Reader<'a> {
             "lora_name" => fields.lora_name = self.text()?.map(str::to_owned),
             "medium" => fields.medium = self.text()?.map_or(Medium::Device, medium),
             "locality" => fields.is_remote = self.text()? == Some("REMOTE"),
+            "cache_salt" => fields.salt = self.text()?.map(str::to_owned),
             "extra_keys" => fields.extras = self.extras()?,
             "group_idx" => fields.group = self.small("a group")?,
             "kv_cache_spec_kind" => {
@@ -342,6 +366,7 @@ fn finish(name: &str, fields: Fields) -> Result<Event, ReadError> {
                     (None, None) => Adapter::None,
                 },
                 medium,
+                salt: fields.salt,
                 extras: fields.extras,
                 group: Group {
                     index: fields.group,

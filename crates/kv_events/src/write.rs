@@ -42,7 +42,7 @@ impl Writer {
     }
 
     fn stored(&mut self, stored: &Stored) {
-        self.map(11);
+        self.map(11 + u32::from(stored.salt.is_some()));
         self.name("BlockStored");
         self.text("block_hashes");
         self.hashes(&stored.hashes);
@@ -70,6 +70,10 @@ impl Writer {
         match &stored.adapter {
             Adapter::Named(name) => self.text(name),
             _ => self.nil(),
+        }
+        if let Some(salt) = &stored.salt {
+            self.text("cache_salt");
+            self.text(salt);
         }
         self.text("extra_keys");
         self.extras(&stored.extras);

@@ -137,7 +137,11 @@ fn both_forms_say_the_same() {
             events,
             rank,
         };
-        for form in ["map", "array"] {
+        let mut forms = vec!["map", "array"];
+        if name == "stored" {
+            forms.push("maps");
+        }
+        for form in forms {
             assert_eq!(
                 read(&fixture(&format!("{name}_{form}"))).unwrap(),
                 batch,
@@ -165,6 +169,15 @@ fn what_other_releases_say_is_read_as_far_as_it_is_known() {
         events("sglang"),
         [Event::Stored(short), removed(11), Event::Cleared]
     );
+    let salted = Stored {
+        hashes: vec![numbered(u64::MAX)],
+        tokens: Some((1..=4).collect()),
+        medium: Medium::Host,
+        adapter: Adapter::Named("support".to_owned()),
+        salt: Some("pepper".to_owned()),
+        ..stored()
+    };
+    assert_eq!(events("sglang_map"), [Event::Stored(salted)]);
     assert_eq!(events("later"), [removed(1)]);
 }
 
@@ -182,10 +195,12 @@ fn what_is_no_batch_or_too_large_is_refused() {
     };
     let long = |marker: u8| [&[0x92, marker][..], &[0xff; 4]].concat();
     type Check<'a> = &'a dyn Fn(&ReadError) -> bool;
-    let cases: [(Vec<u8>, Check<'_>); 10] = [
+    let cases: [(Vec<u8>, Check<'_>); 12] = [
         (vec![], &malformed),
         (vec![0xc1], &malformed),
         (vec![0x91, 0x00], &malformed),
+        (vec![0x80], &malformed),
+        (vec![0x81, 0x01, 0x00], &malformed),
         (batch(&[0x91, 0x00]), &malformed),
         (
             batch(&[&[0x91][..], &named("BlockStored", &[])].concat()),
@@ -266,12 +281,13 @@ fn event() -> impl Strategy<Value = Event> {
         any::<u32>(),
         adapter(),
         medium(),
+        proptest::option::of(any::<String>()),
         vec(extras(), 0..4),
         group,
     );
     prop_oneof![
         stored.prop_map(
-            |(hashes, parent, tokens, block_tokens, adapter, medium, extras, group)| {
+            |(hashes, parent, tokens, block_tokens, adapter, medium, salt, extras, group)| {
                 Event::Stored(Stored {
                     hashes,
                     parent,
@@ -279,6 +295,7 @@ fn event() -> impl Strategy<Value = Event> {
                     block_tokens,
                     adapter,
                     medium,
+                    salt,
                     extras,
                     group,
                 })

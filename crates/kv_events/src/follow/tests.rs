@@ -73,20 +73,26 @@ async fn publish(stream: DuplexStream, script: Vec<Do>) {
     while connection.receive().await.is_ok() {}
 }
 
+/// Repeats the past, with topics if the first of it is an even number: servers do either.
 async fn replay(stream: DuplexStream, past: Vec<u64>) {
+    let has_topics = past.first().is_some_and(|number| number % 2 == 0);
     let mut connection = Connection::open(stream, Kind::Router).await.unwrap();
     let Ok(Received::Message(frames)) = connection.receive().await else {
         panic!("nothing was asked");
     };
     let start = u64::from_be_bytes(frames[1].as_ref().try_into().unwrap());
-    for number in past.into_iter().filter(|number| *number >= start) {
-        let number_bytes = number.to_be_bytes();
-        connection
-            .send(&[b"", &number_bytes, &batch(number)])
-            .await
-            .unwrap();
+    let asked = past.into_iter().filter(|number| *number >= start);
+    let mut answers: Vec<_> = asked
+        .map(|number| (number.to_be_bytes(), batch(number)))
+        .collect();
+    answers.push(([0xff; 8], Vec::new()));
+    for (number, payload) in &answers {
+        let frames: &[&[u8]] = match has_topics {
+            true => &[b"", b"kv", number, payload],
+            false => &[b"", number, payload],
+        };
+        connection.send(frames).await.unwrap();
     }
-    connection.send(&[b"", &[0xff; 8], b""]).await.unwrap();
     let _ = connection.receive().await;
 }
 

@@ -257,10 +257,13 @@ fn first_seed(stored: &Stored, number_of: impl Fn(&str) -> Option<u64>) -> Optio
         Adapter::Named(name) => Some(number_of(name)?),
         Adapter::Numbered(_) => return None,
     };
-    let Some(extras) = stored.extras.first() else {
-        return Some(Seed::new(adapter, b""));
-    };
-    let mut texts = own_texts(stored, extras);
+    let none = Extras::default();
+    let extras = stored.extras.first().unwrap_or(&none);
+    let mut texts = stored
+        .salt
+        .as_deref()
+        .into_iter()
+        .chain(own_texts(stored, extras));
     let salt = texts.next().unwrap_or_default();
     // An image's name would be another one.
     let is_all = texts.next().is_none() && !extras.has_others;

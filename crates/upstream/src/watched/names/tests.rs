@@ -161,7 +161,7 @@ fn adapters_and_salts_are_in_the_names_and_what_cannot_be_known_is_left_out() {
     };
     // What changes of a prompt of two blocks, what it is named with, and how many blocks are.
     type Change<'a> = &'a dyn Fn(&mut Stored);
-    let cases: [(Change<'_>, Seed, usize); 14] = [
+    let cases: [(Change<'_>, Seed, usize); 16] = [
         (&|_| {}, plain(), 2),
         (
             &|one| one.extras = vec![texts(&["salt"]), Extras::default()],
@@ -176,6 +176,19 @@ fn adapters_and_salts_are_in_the_names_and_what_cannot_be_known_is_left_out() {
             },
             Seed::new(Some(7), b"salt"),
             2,
+        ),
+        (
+            &|one| one.salt = Some("salt".to_owned()),
+            Seed::new(None, b"salt"),
+            2,
+        ),
+        (
+            &|one| {
+                one.salt = Some("salt".to_owned());
+                one.extras = vec![texts(&["image"])];
+            },
+            plain(),
+            0,
         ),
         (
             &|one| one.adapter = Adapter::Named("other".to_owned()),
