@@ -52,10 +52,11 @@ impl ModelEntry {
         Some(Arc::clone(&self.next(|one| !one.is_watched())?.served))
     }
 
-    /// [`ModelEntry::next_served`] of all servers, also of those that are only watched: the caller sends the request there
-    /// another way.
+    /// [`ModelEntry::next_served`] for a caller that sends the request another way: where all others are away, of a server
+    /// that is only watched.
     pub fn next_endpoint(&self) -> Option<Arc<ServedModel>> {
-        Some(Arc::clone(&self.next(|_| true)?.served))
+        let watched = || Some(Arc::clone(&self.next(Connection::is_watched)?.served));
+        self.next_served().or_else(watched)
     }
 
     /// Whether all its servers are only watched: nothing can be sent to them from here.
@@ -70,7 +71,8 @@ impl ModelEntry {
 
     /// [`ModelEntry::next_endpoint`] of the servers that have this LoRA adapter, which it also looks up.
     pub fn next_endpoint_with(&self, adapter: &str) -> Option<(Arc<ServedModel>, Adapter)> {
-        self.next_that(adapter, |_| true)
+        let watched = || self.next_that(adapter, Connection::is_watched);
+        self.next_with(adapter).or_else(watched)
     }
 
     fn next_that(
@@ -221,12 +223,18 @@ pub struct Suits<'a> {
 impl Suits<'_> {
     fn takes(&self, connection: &Connection, tried: &[Arc<str>]) -> bool {
         let description = &connection.served.description;
-        description.content_hash == self.content_hash
+        // A server that is only watched gets the request as its client wrote it, and the adapter by its name.
+        let is_alike = match connection.is_watched() {
+            true => self.watched,
+            false => description.content_hash == self.content_hash,
+        };
+        let has = |adapter: &Adapter| match connection.task_of(&adapter.name) {
+            Some(task) => task == adapter.task_id || connection.is_watched(),
+            None => false,
+        };
+        is_alike
             && !tried.contains(&connection.address)
-            && (self.watched || !connection.is_watched())
-            && self
-                .adapter
-                .is_none_or(|adapter| connection.task_of(&adapter.name) == Some(adapter.task_id))
+            && self.adapter.is_none_or(has)
             && self.phases.suit(&connection.served)
             && (!self.resumes || connection.resumes())
             && self

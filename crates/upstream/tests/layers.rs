@@ -41,7 +41,7 @@ const CRATE: Arrows = &[
     ("forward", &["classify", "connection", "delivery", "dispatch", "ending", "holding", "inbox", "metrics", "model", "placement", "pool", "process", "rpc", "shared_stream", "slot", "stops", "survival", "table", "transcript", "visit"]),
     ("inflight", &["chat_templates", "connection", "context", "handles", "metrics", "model", "peer", "phases", "placement", "pool", "prompt_request", "registry", "request_queue", "rpc", "slot"]),
     ("triton", &["chat_templates", "classify", "connection", "context", "handles", "inbox", "metrics", "model", "peer", "pool", "prompt_request", "pulse", "registry", "request_queue", "rpc", "slot", "trace"]),
-    ("watched", &["connection", "context", "handles", "model", "placement", "prompt_request", "registry", "request_queue", "rpc", "slot", "triton"]),
+    ("watched", &["connection", "context", "handles", "model", "placement", "prompt_request", "pulse", "registry", "request_queue", "rpc", "slot", "triton"]),
     ("connect", &["context", "inflight", "rpc", "slot", "triton", "watched"]),
     ("discovery", &["connect", "metrics", "slot", "table"]),
 ];

@@ -378,16 +378,27 @@ fn a_watched_server_is_picked_for_others_alone() {
         let picked = entry.pick(suits, &[], &Prompts::new(&[], &BlockKeys::default()));
         picked.map(|(connection, _)| connection)
     };
-    let watched = ready(&table, 1, "m", "h");
+    let watched = ready(&table, 1, "m", "other");
     assert!(watched.is_watched() && watched.host_port() == "b:1");
     assert!(pick(false).is_none(), "nothing can be sent there");
     assert!(Arc::ptr_eq(&pick(true).unwrap(), &watched));
     let entry = table.find("m").unwrap();
     assert!(entry.is_only_watched() && entry.next_served().is_none());
-    assert!(entry.next_endpoint().is_some());
+    let hash = |entry: &ModelEntry| {
+        entry
+            .next_endpoint()
+            .map(|served| served.description.content_hash.clone())
+    };
+    assert_eq!(hash(&entry).as_deref(), Some("other"));
 
     let worker = ready(&table, 0, "m", "h");
-    assert!(!table.find("m").unwrap().is_only_watched());
+    let entry = table.find("m").unwrap();
+    assert!(!entry.is_only_watched());
+    assert_eq!(
+        hash(&entry).as_deref(),
+        Some("h"),
+        "of a server that can be asked, if there is one"
+    );
     assert!((0..4).all(|_| Arc::ptr_eq(&pick(false).unwrap(), &worker)));
     // What somebody else sent there counts for as long as it is open.
     let open = watched.count();

@@ -1,22 +1,28 @@
-//! Asks a server for its models and its load, once a second. Owns where metrics are, and what a missing answer means;
-//! what becomes of an answer is `server`'s.
+//! Asks a server for its models and its load, time and again. Owns where metrics are, what a missing answer means, and
+//! that an answer is a sign of life; what becomes of an answer is `server`'s.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::sync::mpsc::Sender;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::figures::Figures;
 use super::getter::{GetError, Getter};
 use super::models::{self, Found};
 use crate::placement::Fault;
+use crate::pulse::Pulse;
 use crate::rpc;
 
 /// Making metrics costs these servers some milliseconds.
-const ASK_EVERY: Duration = Duration::from_secs(1);
+const LOAD_EVERY: Duration = Duration::from_secs(1);
+/// Listing models costs them little, and shows that they live.
+const MODELS_EVERY: Duration = Duration::from_millis(500);
 /// For one answer, so that a server that hangs shows within 2 s.
 const ANSWER: Duration = Duration::from_millis(900);
+/// How long a server may be silent before it counts as not ready. Two answers may be late.
+pub(super) const LEAST_SILENCE: Duration = Duration::from_millis(1500);
 pub(super) const MODELS: &str = "/v1/models";
 /// Where metrics are; trtllm-serve has something else at the first.
 const METRICS: [&str; 2] = ["/metrics", "/prometheus/metrics"];
@@ -31,75 +37,107 @@ pub(super) enum Seen {
     Models(BTreeMap<String, Found>),
 }
 
-/// Asks until nobody is there any more; returns why.
-pub(super) async fn ask(getter: &Getter, seen: Sender<Seen>) -> String {
-    let mut ticks = interval(ASK_EVERY);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut metrics = None;
-    loop {
-        ticks.tick().await;
-        let load = load(getter, &mut metrics).await;
-        let models = getter.get(MODELS, ANSWER).await;
-        for answer in [load, models.map(|answer| listed(&answer))] {
-            let said = match answer {
-                Ok(Ok(said)) => said,
-                Ok(Err(reason)) => return reason,
+/// One connection to a server.
+#[derive(Debug)]
+pub(super) struct Asker<'a> {
+    pub(super) getter: Getter,
+    pub(super) pulse: &'a Pulse,
+    pub(super) seen: Sender<Seen>,
+}
+
+impl Asker<'_> {
+    /// Asks for the models until nobody is there any more; returns why.
+    pub(super) async fn ask_models(&self) -> String {
+        let mut ticks = ticks(MODELS_EVERY);
+        loop {
+            ticks.tick().await;
+            let found = match self.get(MODELS).await {
+                Ok(answer) => models::read(&answer),
                 Err(error) if error.is_gone() => return rpc::describe(&error),
                 // The pulse finds out whether it still answers.
                 Err(_) => continue,
             };
-            if seen.send(said).await.is_err() {
-                return "nobody watches it any more".to_owned();
+            match found {
+                Ok(found) => self.say(Seen::Models(found)).await,
+                Err(reason) => return reason,
             }
         }
     }
-}
 
-/// What an answer says, or why it cannot be used.
-type Answer = Result<Seen, String>;
+    /// Asks for the load until nobody is there any more; returns why.
+    pub(super) async fn ask_load(&self) -> String {
+        let mut ticks = ticks(LOAD_EVERY);
+        let mut metrics = None;
+        loop {
+            ticks.tick().await;
+            match self.load(&mut metrics).await {
+                Ok(said) => self.say(said).await,
+                Err(error) if error.is_gone() => return rpc::describe(&error),
+                Err(_) => {}
+            }
+        }
+    }
 
-fn listed(answer: &[u8]) -> Answer {
-    models::read(answer).map(Seen::Models)
-}
+    /// The load, from where metrics were found.
+    async fn load(&self, metrics: &mut Option<&'static str>) -> Result<Seen, GetError> {
+        let Some(path) = *metrics else {
+            let (path, figures) = self.find_metrics().await?.unzip();
+            *metrics = path;
+            return Ok(Seen::Load(figures));
+        };
+        Ok(Seen::NoLoad(match self.get(path).await {
+            Ok(answer) => match read(&answer) {
+                Some(figures) => return Ok(Seen::Load(Some(figures))),
+                None => Fault::Lost,
+            },
+            Err(error) if error.is_gone() => return Err(error),
+            Err(GetError::Late { .. }) => Fault::Late,
+            Err(_) => Fault::Lost,
+        }))
+    }
 
-/// The load, from where metrics were found.
-async fn load(getter: &Getter, metrics: &mut Option<&'static str>) -> Result<Answer, GetError> {
-    let Some(path) = *metrics else {
-        let found = find_metrics(getter).await?;
-        let (path, figures) = found.unzip();
-        *metrics = path;
-        return Ok(Ok(Seen::Load(figures)));
-    };
-    let fault = match getter.get(path, ANSWER).await {
-        Ok(answer) => match read(&answer) {
-            Some(figures) => return Ok(Ok(Seen::Load(Some(figures)))),
-            None => Fault::Lost,
-        },
-        Err(error) if error.is_gone() => return Err(error),
-        Err(GetError::Late { .. }) => Fault::Late,
-        Err(_) => Fault::Lost,
-    };
-    Ok(Ok(Seen::NoLoad(fault)))
-}
-
-/// Where a known engine's metrics are, and what they say; `None`: nowhere, so far. An engine may add them with its first
-/// requests.
-async fn find_metrics(getter: &Getter) -> Result<Option<(&'static str, Figures)>, GetError> {
-    for path in METRICS {
-        match getter.get(path, ANSWER).await {
-            Ok(answer) => {
-                if let Some(figures) = read(&answer) {
-                    return Ok(Some((path, figures)));
+    /// Where a known engine's metrics are, and what they say; `None`: nowhere, so far. An engine may add them with its first
+    /// requests.
+    async fn find_metrics(&self) -> Result<Option<(&'static str, Figures)>, GetError> {
+        for path in METRICS {
+            match self.get(path).await {
+                Ok(answer) => {
+                    if let Some(figures) = read(&answer) {
+                        return Ok(Some((path, figures)));
+                    }
                 }
+                // It may be elsewhere, but not sooner.
+                Err(error) if error.is_gone() || matches!(error, GetError::Late { .. }) => {
+                    return Err(error);
+                }
+                Err(_) => {}
             }
-            // It may be elsewhere, but not sooner.
-            Err(error) if error.is_gone() || matches!(error, GetError::Late { .. }) => {
-                return Err(error);
-            }
-            Err(_) => {}
         }
+        Ok(None)
     }
-    Ok(None)
+
+    async fn get(&self, path: &'static str) -> Result<Bytes, GetError> {
+        let answer = self.getter.get(path, ANSWER).await;
+        // An error is one, too, unless it is about the way to the server.
+        if !matches!(
+            answer,
+            Err(GetError::Connect { .. } | GetError::Lost { .. } | GetError::Late { .. })
+        ) {
+            self.pulse.hear();
+        }
+        answer
+    }
+
+    async fn say(&self, said: Seen) {
+        // Its reader lives as long as this is polled.
+        let _ = self.seen.send(said).await;
+    }
+}
+
+fn ticks(every: Duration) -> Interval {
+    let mut ticks = interval(every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
 }
 
 fn read(answer: &[u8]) -> Option<Figures> {

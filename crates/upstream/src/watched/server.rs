@@ -11,7 +11,7 @@ use inflight_kserve::client::Socket;
 use inflight_kv_events::{Dialing, Heard, follow};
 use tokio::sync::mpsc::{self, Receiver};
 
-use super::asking::{MODELS, Seen, ask};
+use super::asking::{Asker, LEAST_SILENCE, MODELS, Seen};
 use super::feed::Feed;
 use super::getter::{GetError, Getter};
 use super::models::{self, Found};
@@ -92,16 +92,15 @@ impl Server {
         tokenizers: &Tokenizers,
         context: &Context,
     ) -> (String, usize) {
-        let limit = context.limits.worker_silence;
+        let limit = context.limits.worker_silence.max(LEAST_SILENCE);
         let new_getter = || Getter::new(slot.host_port(), context.network.clone());
-        // Each on its own connection: an answer may be slow.
-        let (asker, prober) = (new_getter(), new_getter());
-        // An error is a sign of life, too, unless it is about the way to the server.
-        let probe = async || match prober.get(MODELS, limit).await {
-            Ok(_) => true,
-            Err(error) => matches!(error, GetError::Refused { .. } | GetError::TooLarge { .. }),
-        };
         let (seen, sees) = mpsc::channel(1);
+        // Each on its own connection: an answer may be late.
+        let [of_models, of_load] = [seen.clone(), seen].map(|seen| Asker {
+            getter: new_getter(),
+            pulse: &slot.pulse,
+            seen,
+        });
         let (heard, hears) = mpsc::channel(WAITING);
         let dialer = Arc::new(new_getter());
         let listen = async {
@@ -117,8 +116,10 @@ impl Server {
         slot.pulse.reset();
         let reason = tokio::select! {
             biased;
-            reason = ask(&asker, seen) => reason,
-            reason = slot.watch_pulse(limit, probe) => reason,
+            reason = of_models.ask_models() => reason,
+            reason = of_load.ask_load() => reason,
+            // What it is asked anyway is enough.
+            reason = slot.watch_pulse(limit, async || false) => reason,
             reason = self.watch(sees, hears, slot, tokenizers, context) => reason,
             never = listen => never,
         };
