@@ -181,6 +181,19 @@ def test_events_are_heard_and_a_gap_is_named(start: Start, vllm: EngineServer, p
     assert re.search(r'cache_report_faults_total\{reason="gap"\} 1', metrics), metrics
 
 
+def test_events_are_enough_without_metrics(start: Start, vllm: EngineServer, publisher: Publisher) -> None:
+    vllm.has_metrics = False
+    gateway = listening(start, vllm, publisher)
+    address = gateway.address("http")
+    publisher.publish(stored(1, 4))
+    wait_until("blocks are known", lambda: taken(gateway) == (4, 0))
+    publisher.publish(removed(1, 1), is_lost=True)
+    publisher.publish(removed(4, 1))
+    named_within("the gap is named", lambda: "gaps" in cache_reason(address, vllm))
+    wait_until("it is trusted again", lambda: cache_reason(address, vllm) == "")
+    assert gateway.log.count("has no metrics") == 1
+
+
 def test_a_publisher_as_vllm_has_it_is_heard(start: Start, vllm: EngineServer) -> None:
     publisher = Publisher(zmq.PUB)
     try:

@@ -59,6 +59,7 @@ class EngineServer:
     def __init__(self, maker: str = "vllm", model: str = "other/model") -> None:
         self.maker, self.model = maker, model
         self.running, self.queued = 1, 0
+        self.has_metrics = True
         self.port = 0
         #: While it is set, nothing is answered.
         self.hangs = threading.Event()
@@ -145,12 +146,12 @@ class EngineServer:
             base = {"id": self.model, "object": "model", "root": "/m", "parent": None, "max_model_len": 4096}
             adapter = {"id": "support", "object": "model", "root": "/s", "parent": self.model}
             return 200, json.dumps({"object": "list", "data": [base, adapter]}).encode()
-        if path == METRICS_PATH.get(self.maker, "/metrics"):
+        if self.has_metrics and path == METRICS_PATH.get(self.maker, "/metrics"):
             text = METRICS[self.maker].format(
                 model=self.model, running=self.running, queued=self.queued, size=BLOCK_TOKENS, blocks=BLOCKS
             )
             return 200, text.encode()
-        if path == "/metrics":
+        if self.has_metrics and path == "/metrics":
             return 200, b'[{"iter": 1, "numActiveRequests": 0}]'
         return 404, b'{"detail": "Not Found"}'
 

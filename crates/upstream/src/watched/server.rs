@@ -148,10 +148,8 @@ impl Server {
                 }
                 seen = sees.recv() => match seen {
                     Some(Seen::Load(figures)) => {
-                        if !std::mem::replace(&mut has_load, figures.is_some()) && figures.is_none() {
-                            continue;
-                        }
-                        if figures.is_none() {
+                        let had_load = std::mem::replace(&mut has_load, figures.is_some());
+                        if had_load && !has_load {
                             tracing::warn!(
                                 worker = %slot.address,
                                 "it has no metrics of vLLM, SGLang or trtllm-serve; its load is estimated"
