@@ -111,6 +111,7 @@ planted: ## Plant the bugs of tests/planted one after another, and see which the
 
 lint: install deny ## Formatting, clippy, rustdoc, dependencies, ruff, mypy, import layers
 	cargo fmt --all --check
+	cargo fmt --manifest-path interleavings/Cargo.toml --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked --quiet
 	$(BIN)/ruff format --check .

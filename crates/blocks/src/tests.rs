@@ -92,3 +92,15 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_chain_knows_its_last_key() {
+    let seed = Seed::new(None, b"");
+    let mut chain = Chain::new(seed);
+    assert_eq!(chain.last(), None);
+    for block in [[1, 2], [3, 4]] {
+        let key = chain.push(&block);
+        assert_eq!(chain.last(), Some(key));
+    }
+    assert_eq!(Chain::after(seed, 7).last(), Some(7));
+}

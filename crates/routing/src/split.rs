@@ -199,6 +199,40 @@ mod tests {
             (idle, 3.0, 0, choice(0.0, 1.0, 2, 0.0), false),
             (idle, 0.3, 0, choice(0.0, 1.0, 2, 0.0), true),
             (idle, 0.3, 64, choice(0.0, 1.0, 2, 0.0), false),
+            // To the hundredth: what streams wait, the midst of an iteration, and those next to the blocks.
+            (idle, 0.85, 0, choice(0.0, 1.0, 2, 0.0), true),
+            (idle, 0.86, 0, choice(0.0, 1.0, 2, 0.0), false),
+            (idle, 0.56, 16, choice(0.0, 1.0, 2, 0.0), true),
+            (idle, 0.57, 16, choice(0.0, 1.0, 2, 0.0), false),
+            // Those that come later wait three seconds for one of a server that is half busy.
+            (
+                choice(0.0, 1.0, 0, 0.5),
+                0.45,
+                0,
+                choice(0.0, 1.0, 4, 0.0),
+                true,
+            ),
+            (
+                choice(0.0, 1.0, 0, 0.5),
+                0.46,
+                0,
+                choice(0.0, 1.0, 4, 0.0),
+                false,
+            ),
+            (
+                choice(0.0, 2.0, 0, 0.5),
+                0.05,
+                0,
+                choice(0.0, 1.0, 8, 0.0),
+                true,
+            ),
+            (
+                choice(0.0, 2.0, 0, 0.5),
+                0.46,
+                0,
+                choice(0.0, 1.0, 8, 0.0),
+                false,
+            ),
         ] {
             let then = choice(0.0, 0.0, then, 0.0);
             assert_eq!(
@@ -222,7 +256,7 @@ mod tests {
         let mut hand_overs = HandOvers::default();
         assert_eq!(hand_overs.expected(1000), 0.0);
         for place in 0..200 {
-            let tokens = [14, 32_000, 200, 9_000][place % 4];
+            let tokens = [14, 32_000, 2_000, 9_000][place % 4];
             hand_overs.learn(&moved(tokens), 0.005 + f64::from(tokens) * 1e-6);
         }
         hand_overs
@@ -238,6 +272,12 @@ mod tests {
     #[test]
     fn the_way_is_learned() {
         assert_learned(&learned());
+        // The first few count alike.
+        let mut hand_overs = HandOvers::default();
+        for token_s in [1e-6, 3e-6] {
+            hand_overs.learn(&moved(10_000), 10_000.0 * token_s);
+        }
+        assert!((hand_overs.token_s() / 2e-6 - 1.0).abs() < 1e-9);
     }
 
     #[test]

@@ -186,10 +186,12 @@ fn what_streams_wait_counts_where_others_compute_prompts() {
     assert_eq!((choice.server, choice.moved_tokens), (1, 2 * 512));
 }
 
+fn eligible(servers: std::ops::Range<u32>) -> impl Iterator<Item = Eligible> + Clone {
+    servers.map(|server| Eligible { server, delay: 0.0 })
+}
+
 #[test]
 fn a_request_is_split_where_streams_would_wait_for_it() {
-    let eligible =
-        |servers: std::ops::Range<u32>| servers.map(|server| Eligible { server, delay: 0.0 });
     // The first one is for contexts.
     let splits = |change: &dyn Fn(&mut Fleet)| {
         let mut fleet = Fleet::new(2);
@@ -224,6 +226,40 @@ fn a_request_is_split_where_streams_would_wait_for_it() {
         Some(false)
     );
     assert_eq!(splits(&|fleet| fleet.expectations.remove(0)), None);
+}
+
+#[test]
+fn a_comparison_is_of_what_would_be_chosen() {
+    let splits = |token_s: f64, servers, change: &dyn Fn(&mut Fleet)| {
+        let mut fleet = Fleet::new(servers);
+        change(&mut fleet);
+        let (mut held, mut hand_overs) = (Held::default(), HandOvers::default());
+        let moved = Request {
+            transfer: Some(0.0),
+            ..REQUEST
+        };
+        let then = choose(&moved, eligible(1..2), &held, &fleet.expectations, 0.0).unwrap();
+        hand_overs.learn(&then, token_s * f64::from(REQUEST.tokens));
+        fleet.index.find(&KEYS, &mut held);
+        let known = Known {
+            held: &held,
+            expectations: &fleet.expectations,
+            hand_overs: &hand_overs,
+            now: 0.0,
+        };
+        known
+            .split_pays(&REQUEST, eligible(0..1), eligible(1..servers))
+            .unwrap()
+    };
+    let has_streams = |fleet: &mut Fleet| fleet.report(1, |report| report.requests = 8);
+    // What would have to be moved takes long.
+    assert!(splits(1e-5, 2, &has_streams));
+    assert!(!splits(1e-3, 2, &has_streams));
+    // A whole request would not go where it is half cached, next to streams, but to a server that has none.
+    assert!(!splits(1e-5, 3, &|fleet| {
+        has_streams(fleet);
+        fleet.index.stored(1, None, &KEYS[..4], Level::Device);
+    }));
 }
 
 #[test]

@@ -156,6 +156,25 @@ mod tests {
         assert!(silence.is_lost());
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_silence_is_noticed_within_its_limit_also_by_who_waits_for_it() {
+        let (pulse, limit) = (Pulse::default(), Duration::from_secs(6));
+        let started = tokio::time::Instant::now();
+        let watching = pulse.watch(limit, async || false, |_| ());
+        let waiting = async {
+            // The last sign of life comes right after a check.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            pulse.hear();
+            pulse.silence().await;
+            started.elapsed()
+        };
+        let ((), noticed) = tokio::join!(watching, waiting);
+        assert!(
+            limit / 2 < noticed && noticed <= limit + Duration::from_millis(1),
+            "{noticed:?}"
+        );
+    }
+
     #[tokio::test]
     async fn a_server_is_lost_no_sooner_than_is_said() {
         let started = tokio::time::Instant::now();

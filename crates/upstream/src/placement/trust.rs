@@ -115,6 +115,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_fault_has_its_name_and_says_what_follows() {
+        let labels = Fault::ALL.map(Fault::label);
+        assert_eq!(labels, ["lost", "late", "gap", "impossible", "wrong"]);
+        let mut texts = Fault::ALL.map(Fault::text).to_vec();
+        assert!(
+            texts
+                .iter()
+                .all(|text| text.contains("reports of cached blocks"))
+        );
+        assert!(
+            texts
+                .iter()
+                .all(|text| text.ends_with("is assumed to be cached"))
+        );
+        texts.sort_unstable();
+        texts.dedup();
+        assert_eq!(texts.len(), Fault::ALL.len());
+    }
+
+    #[test]
     fn half_of_a_window_may_not_be_wrong() {
         let mut trust = Trust::default();
         let mut note = |expected, found, now| trust.note(expected, found, 16, now);
