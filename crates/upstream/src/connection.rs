@@ -2,7 +2,7 @@
 //! stopping; knows nothing of how servers are found and lost, or of clients.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -56,18 +56,6 @@ pub struct Connection {
     life: Life,
     transport: Box<dyn Transport>,
     registry: Arc<Registry>,
-    /// Requests that somebody else sent there and that were [counted](Connection::count).
-    counted: AtomicUsize,
-}
-
-/// A request that counts at a server for as long as this lives.
-#[derive(Debug)]
-pub struct Counted(Arc<Connection>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.counted.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl Connection {
@@ -90,7 +78,6 @@ impl Connection {
             life: Life::default(),
             transport,
             registry,
-            counted: AtomicUsize::new(0),
         }
     }
 
@@ -114,12 +101,6 @@ impl Connection {
     /// Where the server is, without the scheme of those that are only watched.
     pub fn host_port(&self) -> &str {
         self.address.strip_prefix(WATCHED).unwrap_or(&self.address)
-    }
-
-    /// Counts a request that reaches the server another way than through this connection.
-    pub fn count(self: &Arc<Self>) -> Counted {
-        self.counted.fetch_add(1, Ordering::Relaxed);
-        Counted(Arc::clone(self))
     }
 
     /// The process that it is to.
@@ -245,9 +226,9 @@ impl Connection {
         }
     }
 
-    /// Handles that wait for output, and requests that were counted.
+    /// Handles that wait for output.
     pub fn active(&self) -> usize {
-        self.registry.active() + self.counted.load(Ordering::Relaxed)
+        self.registry.active()
     }
 
     /// Ends every request of this connection with an error.
