@@ -180,9 +180,12 @@ def answers_ok(address: str, path: str) -> bool:
 
 
 def write_workers(path: Path, addresses: Sequence[str]) -> None:
-    """Writes the file that gateways follow; nobody reads a half of it."""
+    """Writes the file that gateways follow; nobody reads a half of it. The comment says that it means what it
+    says, also where it lists none: gateways doubt a file without any text.
+    """
     draft = path.with_suffix(".draft")
-    draft.write_text("".join(f"{address}\n" for address in addresses), encoding="utf-8")
+    lines = ["# Written by `inflight launch`.", *addresses]
+    draft.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     os.replace(draft, path)
 
 
