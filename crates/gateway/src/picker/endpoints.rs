@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use inflight_discovery::address::is_watched;
 use inflight_openai::ApiError;
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -39,7 +40,7 @@ impl Endpoints {
             Ok(own) => own,
             Err(_) => self.names.lock().get(bare)?.0,
         };
-        Some(self.at(own))
+        Some(self.at(address, own))
     }
 
     /// As [`Endpoints::of`], where a name is looked up.
@@ -49,13 +50,13 @@ impl Endpoints {
     pub(crate) async fn resolve(&self, address: &str) -> Result<String, ApiError> {
         let bare = without_scheme(address);
         if let Ok(own) = bare.parse() {
-            return Ok(self.at(own));
+            return Ok(self.at(address, own));
         }
         let known = self.names.lock().get(bare).copied();
         if let Some((own, since)) = known
             && since.elapsed() < HOLDS
         {
-            return Ok(self.at(own));
+            return Ok(self.at(address, own));
         }
         let found = tokio::time::timeout(LOOK_UP_TIMEOUT, tokio::net::lookup_host(bare)).await;
         // Workers listen on IPv4 by default, whatever a name has first.
@@ -71,11 +72,13 @@ impl Endpoints {
         self.names
             .lock()
             .insert(bare.to_owned(), (own, Instant::now()));
-        Ok(self.at(own))
+        Ok(self.at(address, own))
     }
 
-    fn at(&self, own: SocketAddr) -> String {
-        let port = self.port.unwrap_or(own.port());
+    fn at(&self, address: &str, own: SocketAddr) -> String {
+        // Another maker's server takes clients' requests at its own port.
+        let port = self.port.filter(|_| !is_watched(address));
+        let port = port.unwrap_or(own.port());
         match own.ip() {
             IpAddr::V4(ip) => format!("{ip}:{port}"),
             IpAddr::V6(ip) => format!("[{ip}]:{port}"),
@@ -98,6 +101,7 @@ mod tests {
             (Some(8000), "10.0.0.7:8001", "10.0.0.7:8000"),
             (Some(8000), "https://10.0.0.7:8001", "10.0.0.7:8000"),
             (Some(8000), "[fd00::7]:8001", "[fd00::7]:8000"),
+            (Some(8000), "http://10.0.0.7:8001", "10.0.0.7:8001"),
             (None, "localhost:8001", "127.0.0.1:8001"),
         ] {
             let endpoints = Endpoints::new(port);
