@@ -254,7 +254,9 @@ def test_kubernetes_accepts_the_manifests(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(WITHOUT_GPUS))
 def test_selectors_select_the_pods_they_are_meant_for(name: str) -> None:
-    made = {(one["kind"], one["metadata"]["name"]): one.get("spec") for one in objects(name)}
+    made: dict[tuple[str, str], Any] = {
+        (one["kind"], one["metadata"]["name"]): one.get("spec") for one in objects(name)
+    }
     account = made["Deployment", "inflight-gateway"]["template"]["spec"].get("serviceAccountName")
     assert account is None or {("ServiceAccount", account), ("RoleBinding", account)} <= made.keys()
     for kind, full in made:
