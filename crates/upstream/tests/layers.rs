@@ -23,7 +23,7 @@ const CRATE: Arrows = &[
     ("request_queue", &["handles"]),
     ("registry", &["handles", "inbox", "rpc"]),
     ("placement", &["metrics", "phases", "prompt_request"]),
-    ("connection", &["address_file", "handles", "inbox", "model", "placement", "process", "prompt_request", "pulse", "registry", "request_queue"]),
+    ("connection", &["handles", "inbox", "model", "placement", "process", "prompt_request", "pulse", "registry", "request_queue"]),
     ("shared_stream", &["handles", "request_queue"]),
     ("pool", &["shared_stream"]),
     ("peer", &["pool"]),
