@@ -83,7 +83,7 @@ test: test-rust test-python ## Run every test
 test-rust:
 	PYTHON=$(PYTHON) tools/install-system-packages etcd
 	cargo test --workspace --exclude inflight-python --locked --quiet
-	cargo test --manifest-path interleavings/Cargo.toml --target-dir target/interleavings --locked --quiet
+	cargo test --manifest-path interleavings/Cargo.toml --target-dir $(CARGO_TARGET_DIR)/interleavings --locked --quiet
 
 test-python: install $(VENV)/.triton
 	PYTHON=$(PYTHON) tools/install-system-packages mpi
