@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import random
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.client import HTTPException
+from pathlib import Path
 from typing import Any
 
 from support.http import post, stream
@@ -46,6 +48,8 @@ class Watched:
     strict: str
     gateways: tuple[InflightProcess, ...]
     workers: dict[str, InflightProcess]
+    #: Of further workers of the gateway, of which there are none.
+    file: Path
     _stopped: threading.Event = field(default_factory=threading.Event)
     _clients: list[threading.Thread] = field(default_factory=list)
 
@@ -121,6 +125,10 @@ class Watched:
         for _ in range(2):
             self.begin(lambda: self.read(self.gateway, body))
 
+    def spoil_the_file(self) -> None:
+        """The file of further workers is no such file any more."""
+        self.file.write_text("no address\n")
+
     def cut_answers(self) -> None:
         """Answers that have begun and take longer than their clients allow."""
         body = {"model": PACED, "prompt": "Count", "max_tokens": 500, "ignore_eos": True, "stream": True}
@@ -146,10 +154,13 @@ def watched(start: Start) -> Iterator[Watched]:
         *("--grpc-port=0", "--metrics-port=0"),
     )
     workers = {"first": paced[0], "second": paced[1], NARROW: narrow, "demo": demo}
-    gateway = start_gateway(start, list(workers.values()))
-    strict = start_gateway(start, [paced[0]], "--max-concurrent-requests=2", "--max-resumes=0")
-    system = Watched(wait_ready(gateway), wait_ready(strict), (gateway, strict), workers)
-    try:
-        yield system
-    finally:
-        system.stop()
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "workers"
+        file.write_text("# None.\n")
+        gateway = start_gateway(start, list(workers.values()), f"--worker-file={file}")
+        strict = start_gateway(start, [paced[0]], "--max-concurrent-requests=2", "--max-resumes=0")
+        system = Watched(wait_ready(gateway), wait_ready(strict), (gateway, strict), workers, file)
+        try:
+            yield system
+        finally:
+            system.stop()
