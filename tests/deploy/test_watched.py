@@ -106,7 +106,7 @@ def alerts_of_a_healthy_system(healthy: Prometheus) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def faulty(system: Watched, healthy: Prometheus, alerts_of_a_healthy_system: dict[str, str]) -> Prometheus:
-    """Too many requests, slow first tokens, a full cache, cut answers, a spoiled file, and a worker that is killed."""
+    """Refusals, slow first tokens, a full cache, cut answers, a spoiled file, and a worker that is killed."""
     system.fill_the_strict_gateway()
     system.fill_the_narrow_worker()
     system.cut_answers()
