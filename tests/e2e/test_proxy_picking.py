@@ -270,6 +270,10 @@ def test_servers_of_other_makers_get_what_they_probably_have(start: Start, tmp_p
             # Whoever asks the gateway itself is refused.
             body = {"model": servers[0].model, "prompt": "x"}
             assert post(http, "/v1/completions", body).status == 404
+            # Away is not unknown: the proxy's client may try again.
+            doubles.close()
+            picker.wait_until("both are down", lambda: total(http, "inflight_gateway_worker_up") == 0)
+            assert post(envoy.http, "/v1/completions", body).status == 503
         finally:
             envoy.stop()
 

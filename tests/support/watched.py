@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from support.http import post, stream
+from support.metrics import total
 from support.processes import InflightProcess
 from support.servers import MODEL_ARGUMENTS, MODEL_NAME, Start, start_gateway, start_worker, wait_ready
 
@@ -124,6 +125,13 @@ class Watched:
         body = {"model": NARROW, "prompt": [5] * (ROOM - 40), "max_tokens": 38, "ignore_eos": True}
         for _ in range(2):
             self.begin(lambda: self.read(self.gateway, body))
+
+    def can_move_an_answer(self) -> bool:
+        """Whether the gateway has one at the first worker, for which the second has a place."""
+        metric = "inflight_gateway_worker_active"
+        first, second = (self.workers[name].address("grpc") for name in ("first", "second"))
+        active = [total(self.gateway, metric, f'worker="{worker}"') for worker in (first, second)]
+        return active[0] >= 1 and active[1] <= 2
 
     def spoil_the_file(self) -> None:
         """The file of further workers is no such file any more."""

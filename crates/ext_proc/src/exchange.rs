@@ -4,7 +4,8 @@
 //!
 //! Where the proxy sends a body as it comes (`FULL_DUPLEX_STREAMED`), everything waits until the endpoint is known: the
 //! body is read, and given back after the head. Where the proxy keeps the body (`BUFFERED`), the endpoint is named with
-//! it. Otherwise the endpoint has to be chosen without having seen it.
+//! it. Otherwise the endpoint has to be chosen without having seen it, and so it is for a form with files: nothing in there
+//! says where it goes, and it may be large.
 
 use bytes::{Bytes, BytesMut};
 
@@ -15,10 +16,7 @@ use crate::messages::{
     ProtocolConfiguration,
 };
 use crate::replies::{self, Way};
-use crate::request::{self, HttpRequest};
-
-/// Bytes before each message of a gRPC call: whether it is compressed, and its length.
-const GRPC_PREFIX: usize = 5;
+use crate::request::{self, HttpRequest, first_message};
 
 /// What is to be done next.
 #[derive(Debug)]
@@ -96,6 +94,14 @@ impl Exchange {
     /// What the answer has said so far.
     pub fn heard(&self) -> &Heard {
         &self.heard
+    }
+
+    /// The request, until its endpoint is being chosen.
+    pub fn request(&self) -> Option<&HttpRequest> {
+        match &self.phase {
+            Phase::Arriving { request, .. } => Some(request),
+            _ => None,
+        }
     }
 
     /// Bytes of the body that are held.
@@ -183,7 +189,7 @@ impl Exchange {
         let sees_body = match self.request_mode {
             BodySendMode::FullDuplexStreamed
             | BodySendMode::Buffered
-            | BodySendMode::BufferedPartial => !ends,
+            | BodySendMode::BufferedPartial => !ends && !request.is_form(),
             // The head is on its way before the body has come.
             BodySendMode::None | BodySendMode::Streamed | BodySendMode::Grpc => false,
         };
@@ -227,7 +233,7 @@ impl Exchange {
             request.body = more;
         } else {
             body.extend_from_slice(&more);
-            let is_enough = is_whole || (request.is_grpc() && has_first_message(body));
+            let is_enough = is_whole || (request.is_grpc() && first_message(body).is_some());
             if !is_enough {
                 return Ok(Step::Reply(Vec::new()));
             }
@@ -269,14 +275,6 @@ impl Exchange {
         let sees_body = self.response_mode != BodySendMode::None && !headers.end_of_stream;
         self.heard.has_begun |= !sees_body;
     }
-}
-
-/// Whether the first message of a gRPC call is there.
-fn has_first_message(body: &[u8]) -> bool {
-    let length = body.get(1..GRPC_PREFIX);
-    let length = length.and_then(|length| <[u8; 4]>::try_from(length).ok());
-    let whole = length.map(|length| u32::from_be_bytes(length) as usize + GRPC_PREFIX);
-    whole.is_some_and(|whole| body.len() >= whole)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The HTTP request that a proxy asks about. Owns how its parts are read; knows nothing of when they come.
 
 use bytes::Bytes;
+use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use prost_types::value::Kind;
 
@@ -55,8 +56,26 @@ impl HttpRequest {
 
     /// Whether it is a call of gRPC, whose body may come for as long as it is answered.
     pub fn is_grpc(&self) -> bool {
-        let content = self.headers.get(http::header::CONTENT_TYPE);
-        content.is_some_and(|content| content.as_bytes().starts_with(b"application/grpc"))
+        self.has_content(b"application/grpc")
+    }
+
+    /// Whether its body is a form with files.
+    pub(crate) fn is_form(&self) -> bool {
+        self.has_content(b"multipart/")
+    }
+
+    fn has_content(&self, kind: &[u8]) -> bool {
+        let content = self.headers.get(CONTENT_TYPE);
+        content.is_some_and(|content| content.as_bytes().starts_with(kind))
+    }
+
+    /// The first message of a call of gRPC; `None`: it is compressed, or not a call of gRPC.
+    pub fn first_message(&self) -> Option<&[u8]> {
+        let Message {
+            is_compressed,
+            content,
+        } = first_message(&self.body)?;
+        (!is_compressed && self.is_grpc()).then_some(content)
     }
 
     /// Whether it may go to this `ip:port`.
@@ -67,6 +86,23 @@ impl HttpRequest {
         let ip = endpoint.rsplit_once(':').map_or(endpoint, |(ip, _)| ip);
         subset.iter().any(|one| *one == endpoint || *one == ip)
     }
+}
+
+/// A message of a call of gRPC.
+pub(crate) struct Message<'a> {
+    is_compressed: bool,
+    content: &'a [u8],
+}
+
+/// The first message of a call's body, once it is whole.
+pub(crate) fn first_message(body: &[u8]) -> Option<Message<'_>> {
+    let (&is_compressed, rest) = body.split_first()?;
+    let (length, rest) = rest.split_first_chunk()?;
+    let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
+    Some(Message {
+        is_compressed: is_compressed != 0,
+        content: rest.get(..length)?,
+    })
 }
 
 fn text(value: &[u8]) -> String {

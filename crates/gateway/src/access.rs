@@ -138,8 +138,7 @@ impl Access {
     /// What divides the cached prompts of the key in `headers` from those of others; `None`: nothing does.
     pub(crate) fn cache_salt(&self, headers: &HeaderMap) -> Option<Arc<str>> {
         let keys = self.keys.as_ref()?;
-        let mut given = [bearer(headers), api_key(headers)].into_iter().flatten();
-        let key = given.find_map(|key| keys.find(key))?;
+        let key = given(headers).find_map(|key| keys.find(key))?;
         key.held.cache_salt()
     }
 
@@ -153,7 +152,7 @@ impl Access {
         let Some(keys) = &self.keys else {
             return Ok(true);
         };
-        let mut given = [bearer(headers), api_key(headers)].into_iter().flatten();
+        let mut given = given(headers);
         if given.clone().next().is_none() {
             let given = headers.contains_key(header::AUTHORIZATION);
             return match is_api {
@@ -176,6 +175,11 @@ impl Access {
             _ => ApiError::invalid_api_key(true),
         })
     }
+}
+
+/// What may be a key: clients send both in either place.
+fn given(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> + Clone {
+    [bearer(headers), api_key(headers)].into_iter().flatten()
 }
 
 /// The token of the `Authorization` header.

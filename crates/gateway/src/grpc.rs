@@ -26,7 +26,7 @@ use crate::client::{Addresses, Client, Connection};
 use crate::error;
 use crate::middleware::RequestContext;
 use crate::requests::{Witnessed, shortened};
-use crate::server::Port;
+use crate::server::{Port, within_grace};
 use crate::state::AppState;
 
 /// The method of a call whose answer comes in one piece.
@@ -72,17 +72,9 @@ pub(crate) async fn serve<L: Listener>(
         accept(port.listener, limits.max_connections, port.tls),
         stopped,
     );
-    let over = async {
-        shutdown.await;
-        // A moment more than the HTTP port has: its end interrupts what is open here, too.
-        tokio::time::sleep(limits.grace + Duration::from_secs(1)).await;
-    };
-    tokio::select! {
-        served = serving => if let Err(error) = served {
-            tracing::error!("the gRPC port ended: {error}");
-        },
-        () = over => {}
-    }
+    // A moment more than the HTTP port has: its end interrupts what is open here, too.
+    let grace = limits.grace + Duration::from_secs(1);
+    within_grace("gRPC", serving, shutdown, grace).await;
 }
 
 /// The service, before its calls are let in.

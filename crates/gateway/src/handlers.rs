@@ -22,7 +22,7 @@ pub(crate) mod health;
 mod image_prompt;
 mod kept;
 pub(crate) mod kserve;
-mod locate;
+pub(crate) mod locate;
 pub(crate) mod message_batches;
 pub(crate) mod messages;
 pub(crate) mod metrics;

@@ -30,7 +30,7 @@ use self::health::PickerHealth;
 use self::refusing::refused;
 use crate::admission::{Admitted, BodyMemory};
 use crate::handlers::picking::Sought;
-use crate::server::Port;
+use crate::server::{Port, within_grace};
 use crate::state::AppState;
 
 /// Answers that may wait for the proxy.
@@ -76,16 +76,7 @@ pub(crate) async fn serve<L: Listener>(
         accept(port.listener, limits.max_connections, port.tls),
         stopped,
     );
-    let over = async {
-        shutdown.await;
-        tokio::time::sleep(limits.grace).await;
-    };
-    tokio::select! {
-        served = serving => if let Err(error) = served {
-            tracing::error!("the endpoint picker's port ended: {error}");
-        },
-        () = over => {}
-    }
+    within_grace("endpoint picker's", serving, shutdown, limits.grace).await;
 }
 
 struct Picker {
@@ -144,10 +135,10 @@ impl Passage {
             let step = exchange.take(message);
             let held = self.state.admission.hold(&mut memory, exchange.held());
             let replies = match (step, held) {
-                (_, Err(error)) => return self.refuse(None, &error).await,
+                (_, Err(error)) => return self.refuse(exchange.request(), &error).await,
                 (Err(ExchangeError::TooLarge { limit }), _) => {
                     let error = ApiError::payload_too_large(limit as u64);
-                    return self.refuse(None, &error).await;
+                    return self.refuse(exchange.request(), &error).await;
                 }
                 (Err(error @ ExchangeError::NoHeaders), _) => {
                     let status = Status::invalid_argument(error.to_string());
@@ -204,7 +195,7 @@ impl Passage {
         let state = Arc::clone(&self.state);
         let salt = state.access.cache_salt(&request.headers);
         if request.is_grpc() {
-            return Ok(Sought::read_call(&request.path, &request.body));
+            return Ok(Sought::read_call(&request.path, request.first_message()));
         }
         let method = http::Method::from_bytes(request.method.as_bytes()).unwrap_or_default();
         let (path, body) = (request.path.clone(), request.body.clone());

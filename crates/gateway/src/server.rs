@@ -211,6 +211,25 @@ pub(crate) async fn serve<L: Listener>(
     connections.shutdown().await;
 }
 
+/// Runs a port for calls of gRPC to its end, or until the grace period after `shutdown` is over.
+pub(crate) async fn within_grace(
+    port: &'static str,
+    serving: impl Future<Output = Result<(), tonic::transport::Error>>,
+    shutdown: impl Future<Output = ()>,
+    grace: Duration,
+) {
+    let over = async {
+        shutdown.await;
+        tokio::time::sleep(grace).await;
+    };
+    tokio::select! {
+        served = serving => if let Err(error) = served {
+            tracing::error!("the {port} port ended: {error}");
+        },
+        () = over => {}
+    }
+}
+
 /// How each protocol is served.
 struct Builders {
     http1: auto::Builder<StreamExecutor>,

@@ -21,7 +21,6 @@ use super::request_queue::NotSent;
 use crate::model::adapter::task_of;
 use crate::model::capability::{Capability, lacks};
 use crate::model::served::{Protocol, ServedModel};
-use inflight_discovery::address::WATCHED;
 
 /// How requests travel to a server; the output of each comes back through the [`Registry`].
 pub trait Transport: std::fmt::Debug + Send + Sync {
@@ -96,11 +95,6 @@ impl Connection {
     /// Whether the server is only watched: it does not take requests from here, and its answers are not seen.
     pub fn is_watched(&self) -> bool {
         self.served.protocol == Protocol::Watched
-    }
-
-    /// Where the server is, without the scheme of those that are only watched.
-    pub fn host_port(&self) -> &str {
-        self.address.strip_prefix(WATCHED).unwrap_or(&self.address)
     }
 
     /// The process that it is to.

@@ -220,15 +220,9 @@ impl OpenHandles {
 
     /// The worker says how many of the prompt's tokens were cached.
     pub fn found_cached(&mut self, tokens: u32) {
-        let Some(fault) = self
-            .placed
-            .as_mut()
-            .and_then(|placed| placed.cached(tokens))
-        else {
-            return;
-        };
-        let worker = &self.connection.address;
-        tracing::warn!(%worker, "worker's cache unknown: {}", fault.text());
+        if let Some(placed) = &mut self.placed {
+            placed.found_cached(tokens, &self.connection.address);
+        }
     }
 
     /// Stops the work of one handle.

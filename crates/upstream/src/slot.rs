@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use inflight_discovery::address::{WATCHED, is_watched};
 use inflight_routing::LastTurn;
 use inflight_text::TextModel;
 use parking_lot::Mutex;
@@ -16,7 +17,6 @@ use super::inbox::Notice;
 use super::peer::Peer;
 use super::process::Life;
 use super::pulse::Pulse;
-use inflight_discovery::address::{WATCHED, is_watched};
 
 /// How long requests that are being prepared may still be sent to a server that was taken out.
 pub(super) const PREPARING: Duration = Duration::from_secs(1);

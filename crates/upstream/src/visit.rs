@@ -34,10 +34,8 @@ impl Visit {
 
     /// Its answer says how many of its prompt's tokens were cached.
     pub fn found_cached(&mut self, tokens: u32) {
-        let placed = self.placed.as_mut();
-        if let Some(fault) = placed.and_then(|placed| placed.cached(tokens)) {
-            let worker = &self.slot.address;
-            tracing::warn!(%worker, "worker's cache unknown: {}", fault.text());
+        if let Some(placed) = &mut self.placed {
+            placed.found_cached(tokens, &self.slot.address);
         }
     }
 }

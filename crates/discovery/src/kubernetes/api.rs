@@ -18,7 +18,6 @@ use inflight_base::blocking;
 use inflight_base::text_file::read_text;
 use inflight_kserve::client::{Network, Socket};
 use inflight_tls::{HandshakeError, WebTls};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::events::{self, EventError};
@@ -225,14 +224,10 @@ impl Api {
     }
 
     async fn connect(&self) -> Result<Box<dyn Socket>, ApiError> {
-        if let Some(network) = &self.network {
-            let dialing = network.dial(&self.host, self.port);
-            return dialing.await.map_err(ApiError::Unreachable);
-        }
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await;
-        let stream = stream.map_err(ApiError::Unreachable)?;
-        if !self.is_tls {
-            return Ok(Box::new(stream));
+        let reached = Network::reach(self.network.as_ref(), &self.host, self.port).await;
+        let stream = reached.map_err(ApiError::Unreachable)?;
+        if !self.is_tls || self.network.is_some() {
+            return Ok(stream);
         }
         let ca = self.credentials.join("ca.crt");
         // Read for each connection, as it is renewed, too.

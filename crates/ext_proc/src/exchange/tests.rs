@@ -193,7 +193,7 @@ fn a_call_of_grpc_is_chosen_for_by_its_first_message_and_the_rest_follows() {
             (body("cd", false), 0),
         ],
     );
-    assert!(request.is_grpc());
+    assert_eq!(request.first_message(), Some(&b"abc"[..]));
     assert_eq!(&request.body[..], b"\0\0\0\0\x03abcd");
     assert_eq!(
         short(&exchange.chosen(ENDPOINT))[1],
@@ -202,6 +202,27 @@ fn a_call_of_grpc_is_chosen_for_by_its_first_message_and_the_rest_follows() {
     for (text, is_last, expected) in [("more", false, "body more"), ("", true, "body  end")] {
         let step = exchange.take(message(body(text, is_last))).unwrap();
         assert_eq!(replies(step), [expected]);
+    }
+}
+
+#[test]
+fn a_form_passes_however_large_it_is() {
+    use BodySendMode::{Buffered, FullDuplexStreamed};
+    let form = [("content-type", "multipart/form-data; boundary=x")];
+    for (mode, passed) in [
+        (FullDuplexStreamed, "body 123456789 end"),
+        (Buffered, "body"),
+    ] {
+        let mut exchange = Exchange::new(8);
+        exchange.set_modes(&ProtocolConfiguration {
+            request_body_mode: mode.into(),
+            response_body_mode: BodySendMode::None.into(),
+        });
+        until_choice(&mut exchange, vec![(headers(false, &form), 0)]);
+        let named = format!("head {DESTINATION}={ENDPOINT}");
+        assert_eq!(short(&exchange.chosen(ENDPOINT)), [named]);
+        let step = exchange.take(message(body("123456789", true))).unwrap();
+        assert_eq!(replies(step), [passed]);
     }
 }
 
@@ -239,6 +260,7 @@ fn no_more_of_a_body_is_held_than_is_allowed() {
         assert_eq!(taken, expected);
     }
     assert_eq!(exchange.held(), 5);
+    assert!(exchange.request().is_some());
     let mut exchange = Exchange::new(8);
     let early = exchange.take(message(body("x", true))).unwrap_err();
     assert_eq!(early, ExchangeError::NoHeaders);

@@ -1,7 +1,6 @@
 //! One line of a batch: the request of its client, answered as one that came by HTTP. Owns how it is asked and when it is
 //! asked again; answers are the handlers'.
 
-use std::borrow::Cow;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +15,12 @@ use inflight_anthropic::batches as anthropic;
 use inflight_batches::Dialect;
 use inflight_openai::{ApiError, batches as openai};
 use inflight_upstream::table::NoModel;
-use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use crate::api_key::Key;
 use crate::client::{Client, Connection};
 use crate::error;
+use crate::handlers::locate::named_model;
 use crate::handlers::{chat, completions, embeddings, messages, responses};
 use crate::middleware::RequestContext;
 use crate::state::AppState;
@@ -71,13 +70,7 @@ pub(super) fn client(connection: &Arc<Connection>, key: Option<Key>) -> Arc<Clie
 
 /// Whether a line with this body may be sent: not while its model has no worker, or may yet get one.
 pub(super) fn may_begin(state: &AppState, body: &[u8]) -> bool {
-    #[derive(Deserialize)]
-    struct Named<'a> {
-        #[serde(borrow)]
-        model: Option<Cow<'a, str>>,
-    }
-    let named = serde_json::from_slice::<Named<'_>>(body).ok();
-    let Some(model) = named.and_then(|named| named.model) else {
+    let Some(model) = named_model(body) else {
         return true;
     };
     match state.table.find(&model) {

@@ -122,6 +122,28 @@ fn check_truncation(generation: &Generation, images: &[Wanted]) -> Result<(), Ap
     ))
 }
 
+/// The tokens of a conversation's prompt, which is not sent from here.
+///
+/// # Errors
+/// 400 where the model has no tokenizer here, or the prompt cannot be made.
+pub(super) fn tokens(
+    served: &ServedModel,
+    request: ChatRequest,
+    ids: CallIdForm,
+    ignored: &mut IgnoredFields,
+) -> Result<Vec<u32>, ApiError> {
+    let model = served.text.as_deref().ok_or_else(|| {
+        ApiError::invalid_request(
+            "messages",
+            "The gateway has no tokenizer for this model. Start the gateway with `--tokenizer`.",
+        )
+    })?;
+    let text = render(served, request.messages, ids, &request.template, ignored)?;
+    let special = SpecialTokens::of(&request.generation, SpecialTokens::after_template(served));
+    let adds = special == SpecialTokens::Added;
+    prompt::tokenize(served, model, "messages", &text, adds)
+}
+
 /// The prompt of a conversation, by the model's chat template. Reports the fields that the template does not read.
 pub(super) fn render(
     served: &ServedModel,

@@ -6,6 +6,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use inflight_openai::completions::{self, CompletionRequest, Prompt};
 use inflight_openai::{ApiError, Parsed};
+use inflight_upstream::model::served::ServedModel;
 use inflight_upstream::placement::BlockKeys;
 use tokio::time::Instant;
 
@@ -33,6 +34,33 @@ pub(crate) async fn create_completion(
 
 fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
     prepare_parsed(state, completions::parse(body)?)
+}
+
+/// The tokens of a request's longest prompt, which is not sent from here.
+///
+/// # Errors
+/// 400 where the model has no tokenizer here for a text, or that cannot take it.
+pub(super) fn longest(
+    served: &ServedModel,
+    request: CompletionRequest,
+) -> Result<Vec<u32>, ApiError> {
+    let special = SpecialTokens::of(&request.generation, SpecialTokens::Added);
+    let adds = special == SpecialTokens::Added;
+    let mut longest = Vec::new();
+    for prompt in request.prompts {
+        let tokens = match prompt {
+            Prompt::Tokens(tokens) => tokens,
+            Prompt::Text(text) => {
+                let model = served.text.as_deref();
+                let model = model.ok_or_else(|| prompt::no_tokenizer("prompt"))?;
+                prompt::tokenize(served, model, "prompt", &text, adds)?
+            }
+        };
+        if tokens.len() > longest.len() {
+            longest = tokens;
+        }
+    }
+    Ok(longest)
 }
 
 /// Prepares a checked request.

@@ -12,8 +12,7 @@ use inflight_openai::{ApiError, IgnoredFields, InputTokens, Parsed};
 
 use super::generate;
 use super::locate::{Located, locate_for_text};
-use super::prompt::SpecialTokens;
-use super::{chat, prompt, response, responses};
+use super::{chat, response, responses};
 use crate::error::HttpError;
 use crate::state::AppState;
 
@@ -52,23 +51,8 @@ pub(super) fn tokens(
         mut ignored,
     } = parsed;
     let Located { served, entry, .. } = locate_for_text(state, &mut request.generation.model)?;
-    let model = served.text.as_deref().ok_or_else(|| {
-        ApiError::invalid_request(
-            "messages",
-            "The gateway has no tokenizer for this model. Start the gateway with `--tokenizer`.",
-        )
-    })?;
-    let ids = chat::call_ids(state.formats.of(&entry.name, Some(model)));
-    let text = chat::render(
-        &served,
-        request.messages,
-        ids,
-        &request.template,
-        &mut ignored,
-    )?;
-    let special = SpecialTokens::of(&request.generation, SpecialTokens::after_template(&served));
-    let adds = special == SpecialTokens::Added;
-    let tokens = prompt::tokenize(&served, model, "messages", &text, adds)?;
+    let ids = chat::call_ids(state.formats.of(&entry.name, served.text.as_deref()));
+    let tokens = chat::tokens(&served, request, ids, &mut ignored)?;
     Ok((tokens.len() as u64, ignored))
 }
 

@@ -1,5 +1,6 @@
 //! Which model a request means: one of the table's, or a LoRA adapter of one (`model:adapter`).
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use inflight_openai::ApiError;
@@ -7,6 +8,7 @@ use inflight_upstream::model::adapter::{Adapter, readings};
 use inflight_upstream::model::capability::{Capability, lacks};
 use inflight_upstream::model::served::ServedModel;
 use inflight_upstream::table::{ModelEntry, NoModel};
+use serde::Deserialize;
 
 use super::models;
 use crate::error::no_worker;
@@ -19,6 +21,19 @@ pub(super) struct Located {
     /// What its workers serve.
     pub(super) served: Arc<ServedModel>,
     pub(super) adapter: Option<Adapter>,
+}
+
+/// What a body names its model; `None`: nothing, or it is not an object.
+pub(crate) fn named_model(body: &[u8]) -> Option<Cow<'_, str>> {
+    #[derive(Deserialize)]
+    struct Named<'a> {
+        #[serde(borrow)]
+        model: Option<Cow<'a, str>>,
+    }
+    // serde takes a list for a struct as well.
+    let is_object = body.trim_ascii_start().starts_with(b"{");
+    let named = is_object.then(|| serde_json::from_slice::<Named<'_>>(body));
+    named?.ok()?.model
 }
 
 /// Whose servers a model may be.
@@ -41,7 +56,7 @@ fn locate(state: &AppState, model: &str, among: Among) -> Result<Located, ApiErr
                 Among::Workers => entry.next_served(),
                 Among::Endpoints => entry.next_endpoint(),
             };
-            let served = served.ok_or_else(|| none_ready(&entry))?;
+            let served = served.ok_or_else(|| none_ready(&entry, among))?;
             return Ok(Located {
                 entry,
                 served,
@@ -132,15 +147,19 @@ fn with_adapter(
         });
     }
     // The workers that have it may be away.
-    if entry.adapters.contains(name) || entry.next_served().is_none() {
-        return Err(none_ready(&entry));
+    let is_away = || match among {
+        Among::Workers => entry.next_served().is_none(),
+        Among::Endpoints => entry.next_endpoint().is_none(),
+    };
+    if entry.adapters.contains(name) || is_away() {
+        return Err(none_ready(&entry, among));
     }
     Err(not_found(state, model))
 }
 
 /// No worker can take a request of this model now, or ever.
-fn none_ready(entry: &ModelEntry) -> ApiError {
-    if entry.is_only_watched() {
+fn none_ready(entry: &ModelEntry, among: Among) -> ApiError {
+    if among == Among::Workers && entry.is_only_watched() {
         return ApiError::model_only_watched(&entry.name);
     }
     no_worker()

@@ -8,11 +8,11 @@ use inflight_anthropic::request;
 use inflight_kserve::inference::{ModelInferRequest, ModelReadyRequest};
 use inflight_kserve::tensor::RequestBuilder;
 use inflight_openai::chat::ChatRequest;
-use inflight_openai::completions::{CompletionRequest, Prompt};
+use inflight_openai::completions::CompletionRequest;
 use inflight_openai::{ApiError, Generation, Parsed, chat, completions};
 use inflight_parsers::CallIdForm;
 use inflight_rest::Route;
-use inflight_upstream::model::served::Protocol;
+use inflight_upstream::model::served::{Protocol, ServedModel};
 use inflight_upstream::phases::Phases;
 use inflight_upstream::placement::{CacheQuery, Prompts};
 use inflight_upstream::prompt_request::PromptRequest;
@@ -23,9 +23,8 @@ use prost::Message;
 use serde::Deserialize;
 use tonic::Code;
 
-use super::locate::{Among, Located, locate_among};
+use super::locate::{Among, Located, locate_among, named_model};
 use super::prepared::Prepared;
-use super::prompt::{self, SpecialTokens};
 use super::{chat as chats, completions as texts, responses};
 use crate::error::{self, no_worker};
 use crate::state::AppState;
@@ -53,13 +52,6 @@ enum Known {
     Kserve(Box<ModelInferRequest>),
     /// Nothing.
     Any,
-}
-
-/// What every body has whose server picks a model by it.
-#[derive(Deserialize)]
-struct Named<'a> {
-    #[serde(borrow, default)]
-    model: Option<Cow<'a, str>>,
 }
 
 /// The prompt of Triton's `generate`.
@@ -112,11 +104,15 @@ impl Sought {
         };
         let located = locate_among(state, &mut asked.generation().model, Among::Endpoints)?;
         let known = match located.served.protocol {
-            Protocol::Watched => asked.tokens(&located).map(|tokens| Known::Tokens {
-                salt: asked.salt().unwrap_or_default(),
-                tokens,
-                located,
-            }),
+            Protocol::Watched => {
+                let salt = asked.salt().unwrap_or_default();
+                let tokens = asked.tokens(&located.served);
+                tokens.map(|tokens| Known::Tokens {
+                    located,
+                    tokens,
+                    salt,
+                })
+            }
             _ => asked.prepare(state).map(|mut prepared| {
                 if let Some(salt) = salt {
                     prepared.salt_cache(salt);
@@ -136,10 +132,7 @@ impl Sought {
     }
 
     fn of_model(state: &AppState, body: &[u8]) -> Result<Self, ApiError> {
-        // serde takes a list for a struct as well.
-        let is_object = body.trim_ascii_start().starts_with(b"{");
-        let named = is_object.then(|| serde_json::from_slice::<Named<'_>>(body));
-        let Some(model) = named.and_then(Result::ok).and_then(|named| named.model) else {
+        let Some(model) = named_model(body) else {
             return Ok(Self::default());
         };
         let mut model = model.into_owned();
@@ -147,17 +140,10 @@ impl Sought {
         Ok(Self(Known::Model(located)))
     }
 
-    /// Reads a call of KServe's gRPC service, of which `body` is at least the first message. One that is compressed is not
-    /// understood.
-    pub(crate) fn read_call(path: &str, body: &[u8]) -> Self {
+    /// Reads a call of KServe's gRPC service by its first `message`; `None`: it cannot be read.
+    pub(crate) fn read_call(path: &str, message: Option<&[u8]>) -> Self {
         let method = path.strip_prefix(SERVICE).unwrap_or_default();
-        let message = match body {
-            [0, _, _, _, _, message @ ..] => message,
-            _ => return Self::default(),
-        };
-        let length = body.get(1..5).and_then(|length| length.try_into().ok());
-        let length = length.map_or(0, u32::from_be_bytes) as usize;
-        let message = message.get(..length).unwrap_or_default();
+        let message = message.unwrap_or_default();
         let request = match method {
             "ModelInfer" | "ModelStreamInfer" => ModelInferRequest::decode(message).ok(),
             // All of them begin with a model's name and version.
@@ -299,32 +285,14 @@ impl Asked {
     }
 
     /// The tokens of its prompt, or of its longest one.
-    fn tokens(&mut self, located: &Located) -> Result<Vec<i32>, ApiError> {
-        let served = &located.served;
-        let of_text = |text: &str, field, special| {
-            let model = served.text.as_deref();
-            let model = model.ok_or_else(ApiError::internal)?;
-            let adds = special == SpecialTokens::Added;
-            prompt::tokenize(served, model, field, text, adds)
-        };
+    fn tokens(self, served: &ServedModel) -> Result<Vec<i32>, ApiError> {
         let tokens = match self {
-            Self::Chat(Parsed { request, ignored }) => {
-                let messages = std::mem::take(&mut request.messages);
-                let ids = CallIdForm::Any;
-                let text = chats::render(served, messages, ids, &request.template, ignored)?;
-                let usual = SpecialTokens::after_template(served);
-                let special = SpecialTokens::of(&request.generation, usual);
-                of_text(&text, "messages", special)?
-            }
-            Self::Completion(Parsed { request, .. }) => {
-                let special = SpecialTokens::of(&request.generation, SpecialTokens::Added);
-                let prompts = request.prompts.iter().map(|one| match one {
-                    Prompt::Text(text) => of_text(text, "prompt", special),
-                    Prompt::Tokens(tokens) => Ok(tokens.clone()),
-                });
-                let prompts = prompts.collect::<Result<Vec<_>, _>>()?;
-                prompts.into_iter().max_by_key(Vec::len).unwrap_or_default()
-            }
+            // Its server changes no ids of calls.
+            Self::Chat(Parsed {
+                request,
+                mut ignored,
+            }) => chats::tokens(served, request, CallIdForm::Any, &mut ignored)?,
+            Self::Completion(Parsed { request, .. }) => texts::longest(served, request)?,
         };
         Ok(tokens.into_iter().map(u32::cast_signed).collect())
     }

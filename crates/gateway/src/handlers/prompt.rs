@@ -259,7 +259,7 @@ fn encode(
     tokens.map_err(|error| ApiError::invalid_request(field, format!("{error}.")))
 }
 
-fn no_tokenizer(field: &'static str) -> ApiError {
+pub(super) fn no_tokenizer(field: &'static str) -> ApiError {
     tracing::error!("a model that takes token ids has no tokenizer");
     ApiError::invalid_request(field, "The model has no tokenizer.")
 }

@@ -119,16 +119,7 @@ pub(super) async fn chat_request<T: Send + 'static>(
     let read = move |state: &AppState, body: &[u8]| read(state, &owner, body);
     let named = received.read(state, read).await?;
     received.enlarge(state, named.weight(), "input")?;
-    let convert = move |state: &AppState, _: &[u8]| {
-        let Named {
-            parsed: Parsed { request, ignored },
-            earlier,
-            input,
-        } = named;
-        let input: Vec<Item> = input.into_iter().filter_map(NamedItem::item).collect();
-        let request = request.chat(earlier.items(), &input)?;
-        work(state, Parsed { request, ignored })
-    };
+    let convert = move |state: &AppState, _: &[u8]| work(state, named.chat()?);
     let (done, arrival) = received.work(state, state.rendering(), convert).await?;
     drop(arrival);
     Ok(done)
@@ -170,6 +161,18 @@ impl NamedItem {
 }
 
 impl Named {
+    /// The conversation of a request that is not answered here.
+    fn chat(self) -> Result<Parsed<ChatRequest>, ApiError> {
+        let Self {
+            parsed: Parsed { request, ignored },
+            earlier,
+            input,
+        } = self;
+        let input: Vec<Item> = input.into_iter().filter_map(NamedItem::item).collect();
+        let request = request.chat(earlier.items(), &input)?;
+        Ok(Parsed { request, ignored })
+    }
+
     /// The bytes that it holds beyond its body once everything that it names is in its place.
     fn weight(&self) -> usize {
         let named = self.input.iter().filter_map(NamedItem::kept);
@@ -198,15 +201,7 @@ fn read(state: &AppState, owner: &Owner, body: &[u8]) -> Result<Named, ApiError>
 /// # Errors
 /// 400 where it names what this gateway does not have.
 pub(super) fn read_chat(state: &AppState, body: &[u8]) -> Result<Parsed<ChatRequest>, ApiError> {
-    let named = read(state, &Owner::default(), body)?;
-    let Named {
-        parsed: Parsed { request, ignored },
-        earlier,
-        input,
-    } = named;
-    let input: Vec<Item> = input.into_iter().filter_map(NamedItem::item).collect();
-    let request = request.chat(earlier.items(), &input)?;
-    Ok(Parsed { request, ignored })
+    read(state, &Owner::default(), body)?.chat()
 }
 
 fn prepare(state: &AppState, owner: Owner, named: Named) -> Result<(Prepared, Asked), ApiError> {

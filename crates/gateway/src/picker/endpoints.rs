@@ -2,7 +2,7 @@
 //! that names become addresses, since proxies take nothing else.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use inflight_discovery::address::is_watched;
@@ -79,10 +79,7 @@ impl Endpoints {
         // Another maker's server takes clients' requests at its own port.
         let port = self.port.filter(|_| !is_watched(address));
         let port = port.unwrap_or(own.port());
-        match own.ip() {
-            IpAddr::V4(ip) => format!("{ip}:{port}"),
-            IpAddr::V6(ip) => format!("[{ip}]:{port}"),
-        }
+        SocketAddr::new(own.ip(), port).to_string()
     }
 }
 

@@ -9,8 +9,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use tokio::net::TcpListener;
 
 /// Descriptors of listening sockets, separated by commas: for HTTP, with `--grpc-port` for gRPC, and with
-/// `--endpoint-picker-port` for proxies. Set by
-/// `inflight launch` and `inflight serve`.
+/// `--endpoint-picker-port` for proxies. Set by `inflight launch` and `inflight serve`.
 const VARIABLE: &str = "INFLIGHT_LISTENERS";
 
 /// The sockets that were handed over, if any; each is taken once.

@@ -65,9 +65,16 @@ impl Placed {
         }
     }
 
-    /// The worker says how many of the prompt's tokens were cached. Returns a fault if its reports have been wrong too
-    /// often by now; the caller logs it.
-    pub fn cached(&mut self, tokens: u32) -> Option<Fault> {
+    /// The worker says how many of the prompt's tokens were cached. The log says if its reports have been wrong too often by
+    /// now.
+    pub fn found_cached(&mut self, tokens: u32, worker: &str) {
+        if let Some(fault) = self.cached(tokens) {
+            tracing::warn!(worker, "worker's cache unknown: {}", fault.text());
+        }
+    }
+
+    /// Returns a fault if its reports have been wrong too often by now.
+    pub(super) fn cached(&mut self, tokens: u32) -> Option<Fault> {
         if !std::mem::take(&mut self.is_checked)
             || self.seat.cache_reports() != CacheReports::Reporting
         {
