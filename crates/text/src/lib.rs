@@ -46,5 +46,5 @@ pub use template::{
     BuiltInTemplate, ChatTemplate, ContentForm, HelperCommand, TemplateError, TemplateInput,
     TemplateLimits, TemplateSource, run_template_helper, use_template_helper,
 };
-pub use tokenizer::{TokenText, Tokenizer};
+pub use tokenizer::{Scope, TokenText, Tokenizer};
 pub use transcribing::Transcribing;

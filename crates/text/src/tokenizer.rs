@@ -4,16 +4,21 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::LazyLock;
 
 use crate::error::TextError;
 
 mod added;
+mod affixes;
 mod bound;
+mod cuts;
 pub(crate) mod decoder;
 pub(crate) mod pieces;
 mod segments;
 
+use affixes::Affixes;
 use decoder::DecoderParts;
 use pieces::{Piece, Pieces};
 use segments::Segments;
@@ -24,9 +29,25 @@ pub struct Tokenizer {
     decoder: DecoderParts,
     pieces: Pieces,
     segments: Option<Segments>,
+    /// `None`: only the library knows them.
+    affixes: Option<Affixes>,
     vocab_size: usize,
     /// See [`bound`].
     most_bytes_per_token: Option<usize>,
+}
+
+/// Whose texts share what is remembered of them: how long a text takes shows others of the scope that it was seen.
+/// Never changes ids.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Scope(u64);
+
+impl Scope {
+    /// That of a salt. The same salt is the same scope while the process runs.
+    pub fn of(salt: &str) -> Self {
+        /// No client can choose two salts of one scope.
+        static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        Self(KEYS.hash_one(salt))
+    }
 }
 
 /// One token by itself, as log probabilities show it.
@@ -75,11 +96,13 @@ impl Tokenizer {
         let vocab_size = inner.get_vocab_size(true);
         let most_bytes_per_token = bound::most_bytes_per_token(&inner, &pieces);
         let segments = Segments::of(&inner);
+        let affixes = Affixes::of(&inner);
         Ok(Self {
             inner,
             decoder: parts,
             pieces,
             segments,
+            affixes,
             vocab_size,
             most_bytes_per_token,
         })
@@ -87,14 +110,38 @@ impl Tokenizer {
 
     /// Text to ids. `add_special_tokens` runs the post-processor (BOS and the like): completions take
     /// it; chat prompts do not, their template has written what it wants. Takes time in proportion to
-    /// the text.
+    /// the part of the text that was not seen before.
     ///
     /// # Errors
     ///
     /// [`TextError::Encode`], e.g. a character outside a vocabulary that has no unknown token.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, TextError> {
-        let ids = total(|| match &self.segments {
-            Some(segments) if !add_special_tokens => segments.encode(&self.inner, text),
+        self.encode_for(Scope::default(), text, add_special_tokens)
+    }
+
+    /// As [`Self::encode`], with a memory that only the same scope has.
+    ///
+    /// # Errors
+    ///
+    /// See [`Self::encode`].
+    pub fn encode_for(
+        &self,
+        scope: Scope,
+        text: &str,
+        add_special_tokens: bool,
+    ) -> Result<Vec<u32>, TextError> {
+        const NONE: &Affixes = &Affixes::none();
+        let affixes = match add_special_tokens {
+            true => self.affixes.as_ref(),
+            false => Some(NONE),
+        };
+        let ids = total(|| match (&self.segments, affixes) {
+            (Some(segments), Some(affixes)) => {
+                let mut ids = affixes.before.clone();
+                segments.encode(&self.inner, scope, text, &mut ids)?;
+                ids.extend_from_slice(&affixes.after);
+                Ok(ids)
+            }
             _ => {
                 let encoding = self.inner.encode_fast(text, add_special_tokens)?;
                 Ok(encoding.get_ids().to_vec())

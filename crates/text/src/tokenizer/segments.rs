@@ -1,5 +1,6 @@
 //! Encoding a text by its segments, the parts between added tokens. A conversation repeats most of them: what its
-//! template writes, its system prompt, its earlier turns. Owns which tokenizers may be used so, and what is kept.
+//! template writes, its system prompt, its earlier turns. Long segments are taken apart, since prompts may begin alike
+//! within one. Owns which tokenizers may be used so, and what is kept; where a segment is cut is `cuts`'.
 //!
 //! The library finds added tokens first and encodes what is between them each by itself, so a segment's ids do not
 //! depend on its neighbors. Two things break that: a pre-tokenizer that treats the beginning of a text specially
@@ -8,16 +9,18 @@
 use std::fmt;
 use std::sync::Arc;
 
-use quick_cache::Weighter;
 use quick_cache::sync::Cache;
+use quick_cache::{Equivalent, Weighter};
 use tokenizers::tokenizer::pre_tokenizer::PreTokenizedString;
 use tokenizers::{Model, ModelWrapper, OffsetReferential, OffsetType, PreTokenizer, Tokenizer};
 
+use super::Scope;
 use super::added::{AddedTokens, Part};
+use super::cuts::Cuts;
 
-/// Bytes of segments and ids that are kept.
-const KEPT_BYTES: u64 = 2 << 20;
-/// Bytes of one segment that is kept. Longer ones seldom come again, and how long they take would show that they did.
+/// Bytes of segments and ids that are kept: some eighty prompts of 48,000 tokens, or thousands of conversations.
+const KEPT_BYTES: u64 = 32 << 20;
+/// Bytes of one segment, or part of one, that is kept. What is longer seldom comes again.
 const SEGMENT_BYTES: usize = 8 << 10;
 /// What an entry takes besides.
 const ENTRY_BYTES: u64 = 96;
@@ -26,17 +29,39 @@ const ENTRIES: usize = 1024;
 
 /// The ids of segments that were seen; a burst of new ones does not push out those that come again and again.
 pub(super) struct Segments {
-    seen: Cache<Box<str>, Arc<[u32]>, ByBytes>,
+    seen: Cache<Seen, Arc<[u32]>, ByBytes>,
     /// `None`: the library finds them.
     added: Option<AddedTokens>,
+    /// `None`: segments are kept whole.
+    cuts: Option<Cuts>,
+}
+
+/// A segment and whose it is.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Seen {
+    scope: Scope,
+    segment: Box<str>,
+}
+
+/// Hashes as [`Seen`] does.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Sought<'a> {
+    scope: Scope,
+    segment: &'a str,
+}
+
+impl Equivalent<Seen> for Sought<'_> {
+    fn equivalent(&self, seen: &Seen) -> bool {
+        self.scope == seen.scope && *self.segment == *seen.segment
+    }
 }
 
 #[derive(Clone)]
 struct ByBytes;
 
-impl Weighter<Box<str>, Arc<[u32]>> for ByBytes {
-    fn weight(&self, segment: &Box<str>, ids: &Arc<[u32]>) -> u64 {
-        ENTRY_BYTES + segment.len() as u64 + size_of_val::<[u32]>(ids) as u64
+impl Weighter<Seen, Arc<[u32]>> for ByBytes {
+    fn weight(&self, seen: &Seen, ids: &Arc<[u32]>) -> u64 {
+        ENTRY_BYTES + seen.segment.len() as u64 + size_of_val::<[u32]>(ids) as u64
     }
 }
 
@@ -50,25 +75,33 @@ impl Segments {
         is_apart.then(|| Self {
             seen: Cache::with_weighter(ENTRIES, KEPT_BYTES, ByBytes),
             added: AddedTokens::of(tokenizer),
+            cuts: Cuts::of(tokenizer),
         })
     }
 
-    /// The ids of a text without the tokens that a post-processor adds.
+    /// Adds the ids of a text, without the tokens that a post-processor adds. How long it takes shows what was encoded
+    /// before for the same `scope`.
     ///
     /// # Errors
     ///
     /// The library's.
-    pub(super) fn encode(&self, tokenizer: &Tokenizer, text: &str) -> tokenizers::Result<Vec<u32>> {
-        let mut ids = Vec::with_capacity(text.len() / 3);
+    pub(super) fn encode(
+        &self,
+        tokenizer: &Tokenizer,
+        scope: Scope,
+        text: &str,
+        ids: &mut Vec<u32>,
+    ) -> tokenizers::Result<()> {
+        ids.reserve(text.len() / 3);
         if let Some(added) = self.added.as_ref().filter(|added| added.takes(text)) {
             added.split(text, |part| {
                 match part {
                     Part::Token(id) => ids.push(id),
-                    Part::Text(segment) => self.add(tokenizer, segment, &mut ids)?,
+                    Part::Text(segment) => self.add(tokenizer, scope, segment, ids)?,
                 }
                 tokenizers::Result::Ok(())
             })?;
-            return Ok(ids);
+            return Ok(());
         }
         let added = tokenizer.get_added_vocabulary();
         let parts = added.extract_and_normalize(tokenizer.get_normalizer(), text);
@@ -77,20 +110,36 @@ impl Segments {
         {
             match tokens {
                 Some(tokens) => ids.extend(tokens.iter().map(|token| token.id)),
-                None => self.add(tokenizer, segment, &mut ids)?,
+                None => self.add(tokenizer, scope, segment, ids)?,
             }
         }
-        Ok(ids)
+        Ok(())
     }
 
     /// Adds the ids of a normalized segment.
     fn add(
         &self,
         tokenizer: &Tokenizer,
+        scope: Scope,
         segment: &str,
         ids: &mut Vec<u32>,
     ) -> tokenizers::Result<()> {
-        if let Some(known) = self.seen.get(segment) {
+        match self.cuts {
+            Some(cuts) => cuts
+                .parts(segment)
+                .try_for_each(|part| self.add_part(tokenizer, scope, part, ids)),
+            None => self.add_part(tokenizer, scope, segment, ids),
+        }
+    }
+
+    fn add_part(
+        &self,
+        tokenizer: &Tokenizer,
+        scope: Scope,
+        segment: &str,
+        ids: &mut Vec<u32>,
+    ) -> tokenizers::Result<()> {
+        if let Some(known) = self.seen.get(&Sought { scope, segment }) {
             ids.extend_from_slice(&known);
             return Ok(());
         }
@@ -98,7 +147,8 @@ impl Segments {
         encode_one(tokenizer, segment, ids)?;
         if segment.len() <= SEGMENT_BYTES {
             let new = ids.get(start..).unwrap_or_default();
-            self.seen.insert(segment.into(), new.into());
+            let segment = segment.into();
+            self.seen.insert(Seen { scope, segment }, new.into());
         }
         Ok(())
     }
