@@ -4,6 +4,7 @@
 pub(crate) mod adapters;
 mod answer_options;
 mod arrival;
+pub(crate) mod asking;
 mod background;
 pub(crate) mod batches;
 pub(crate) mod chat;

@@ -29,6 +29,7 @@ pub(crate) use self::endpoints::Endpoints;
 use self::health::PickerHealth;
 use self::refusing::refused;
 use crate::admission::{Admitted, BodyMemory};
+use crate::handlers::asking::Asking;
 use crate::handlers::picking::Sought;
 use crate::server::{Port, within_grace};
 use crate::state::AppState;
@@ -199,7 +200,7 @@ impl Passage {
         }
         let method = http::Method::from_bytes(request.method.as_bytes()).unwrap_or_default();
         let (path, body) = (request.path.clone(), request.body.clone());
-        let work = move || Sought::read(&state, (&method, &path), &body, salt.as_deref());
+        let work = move || Sought::read(&Asking::new(&state, salt), (&method, &path), &body);
         let kind = self.state.rendering();
         let size = request.body.len();
         self.state.admission.work(size, kind, work).await

@@ -42,11 +42,14 @@ pub struct Tokenizer {
 pub struct Scope(u64);
 
 impl Scope {
-    /// That of a salt. The same salt is the same scope while the process runs.
+    /// That of a salt; without one, all share it. A salt's scope is another one in each process.
     pub fn of(salt: &str) -> Self {
         /// No client can choose two salts of one scope.
         static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-        Self(KEYS.hash_one(salt))
+        match salt {
+            "" => Self::default(),
+            _ => Self(KEYS.hash_one(salt)),
+        }
     }
 }
 

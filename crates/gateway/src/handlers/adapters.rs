@@ -12,6 +12,7 @@ use inflight_upstream::model::adapter::{full_name, readings};
 use inflight_upstream::table::ModelEntry;
 use tonic::Code;
 
+use super::asking::Asking;
 use super::{generate, models};
 use crate::admission::Work;
 use crate::error::HttpError;
@@ -24,7 +25,7 @@ pub(crate) async fn load_adapter(
 ) -> Result<Response, HttpError> {
     require_allowed(&state)?;
     let received = generate::receive(&state, request).await?;
-    let parse = |_: &AppState, body: &[u8]| LoadAdapter::parse(body);
+    let parse = |_: &Asking<'_>, body: &[u8]| LoadAdapter::parse(body);
     let (asked, _arrival) = received.work(&state, Work::Computes, parse).await?;
     let (base, name) = find(&state, &asked.name)?;
     let wanted = Change::Load {
@@ -48,7 +49,7 @@ pub(crate) async fn unload_adapter(
 ) -> Result<Response, HttpError> {
     require_allowed(&state)?;
     let received = generate::receive(&state, request).await?;
-    let parse = |_: &AppState, body: &[u8]| UnloadAdapter::parse(body);
+    let parse = |_: &Asking<'_>, body: &[u8]| UnloadAdapter::parse(body);
     let (asked, _arrival) = received.work(&state, Work::Computes, parse).await?;
     let (base, name) = find(&state, &asked.name)?;
     if !base.adapters.contains(&name) {

@@ -15,6 +15,7 @@ use inflight_openai::batches::BatchRequest;
 use inflight_openai::{ApiError, ListQuery, PageLimit};
 use serde_json::value::RawValue;
 
+use super::asking::Asking;
 use super::generate;
 use super::kept::{Kept, enabled};
 use super::named::{PathId, object, owner};
@@ -38,7 +39,7 @@ pub(crate) async fn create_batch(
     let batches = enabled(&state)?;
     let owner = owner(&request).files();
     let received = generate::receive(&state, request).await?;
-    let parse = |_: &AppState, body: &[u8]| BatchRequest::parse(body);
+    let parse = |_: &Asking<'_>, body: &[u8]| BatchRequest::parse(body);
     let (asked, _arrival) = received.work(&state, Work::Computes, parse).await?;
     let window = asked.completion_window.parse::<Window>().map_err(|hint| {
         let given = inflight_openai::reader::shortened(&asked.completion_window);

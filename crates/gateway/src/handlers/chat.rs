@@ -8,6 +8,7 @@ use axum::response::Response;
 use inflight_openai::chat::{self, ChatRequest, Message, Role, TemplateOptions};
 use inflight_openai::{ApiError, Generation, IgnoredFields, Parsed};
 use inflight_parsers::{CallIdForm, Format, ToolFormat};
+use inflight_text::Scope;
 use inflight_text::TemplateInput;
 use inflight_upstream::model::served::ServedModel;
 use inflight_upstream::placement::BlockKeys;
@@ -15,6 +16,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::answer_options;
+use super::asking::Asking;
 use super::content;
 use super::generate;
 use super::image_prompt;
@@ -39,8 +41,8 @@ pub(crate) async fn create_chat_completion(
     Ok(response::answer(&state, &prepared, arrival, Shape::Chat).await?)
 }
 
-fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
-    prepare_parsed(state, chat::parse(body)?)
+fn prepare(asking: &Asking<'_>, body: &[u8]) -> Result<Prepared, ApiError> {
+    prepare_parsed(asking, chat::parse(body)?)
 }
 
 /// Prepares a checked request, of this endpoint or of one that says the same in other words.
@@ -48,7 +50,7 @@ fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
 /// # Errors
 /// 404 or 503 without a model; 400 where the prompt cannot be made or the model cannot do what is asked.
 pub(super) fn prepare_parsed(
-    state: &AppState,
+    state: &Asking<'_>,
     parsed: Parsed<ChatRequest>,
 ) -> Result<Prepared, ApiError> {
     let Parsed {
@@ -77,7 +79,9 @@ pub(super) fn prepare_parsed(
         answer.reasoning_field = state.reasoning_field;
     }
     let lora = model.adapter.as_ref().map(|adapter| adapter.task_id);
-    let requested = Requested::chat(&request).with_lora(lora);
+    let requested = Requested::chat(&request)
+        .with_lora(lora)
+        .with_scope(state.scope_of(&request.generation));
     let special = SpecialTokens::of(
         &request.generation,
         SpecialTokens::after_template(&model.served),
@@ -131,6 +135,7 @@ pub(super) fn tokens(
     request: ChatRequest,
     ids: CallIdForm,
     ignored: &mut IgnoredFields,
+    scope: Scope,
 ) -> Result<Vec<u32>, ApiError> {
     let model = served.text.as_deref().ok_or_else(|| {
         ApiError::invalid_request(
@@ -141,7 +146,7 @@ pub(super) fn tokens(
     let text = render(served, request.messages, ids, &request.template, ignored)?;
     let special = SpecialTokens::of(&request.generation, SpecialTokens::after_template(served));
     let adds = special == SpecialTokens::Added;
-    prompt::tokenize(served, model, "messages", &text, adds)
+    prompt::tokenize(served, model, "messages", &text, adds, scope)
 }
 
 /// The prompt of a conversation, by the model's chat template. Reports the fields that the template does not read.

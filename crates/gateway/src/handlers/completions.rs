@@ -6,10 +6,12 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use inflight_openai::completions::{self, CompletionRequest, Prompt};
 use inflight_openai::{ApiError, Parsed};
+use inflight_text::Scope;
 use inflight_upstream::model::served::ServedModel;
 use inflight_upstream::placement::BlockKeys;
 use tokio::time::Instant;
 
+use super::asking::Asking;
 use super::generate;
 use super::locate::locate_for_text;
 use super::prepared::{Pictures, Prepared};
@@ -32,8 +34,8 @@ pub(crate) async fn create_completion(
     Ok(response::answer(&state, &prepared, arrival, Shape::Completion).await?)
 }
 
-fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
-    prepare_parsed(state, completions::parse(body)?)
+fn prepare(asking: &Asking<'_>, body: &[u8]) -> Result<Prepared, ApiError> {
+    prepare_parsed(asking, completions::parse(body)?)
 }
 
 /// The tokens of a request's longest prompt, which is not sent from here.
@@ -43,6 +45,7 @@ fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
 pub(super) fn longest(
     served: &ServedModel,
     request: CompletionRequest,
+    scope: Scope,
 ) -> Result<Vec<u32>, ApiError> {
     let special = SpecialTokens::of(&request.generation, SpecialTokens::Added);
     let adds = special == SpecialTokens::Added;
@@ -53,7 +56,7 @@ pub(super) fn longest(
             Prompt::Text(text) => {
                 let model = served.text.as_deref();
                 let model = model.ok_or_else(|| prompt::no_tokenizer("prompt"))?;
-                prompt::tokenize(served, model, "prompt", &text, adds)?
+                prompt::tokenize(served, model, "prompt", &text, adds, scope)?
             }
         };
         if tokens.len() > longest.len() {
@@ -68,13 +71,15 @@ pub(super) fn longest(
 /// # Errors
 /// 404 or 503 without a model; 400 where the model cannot do what is asked.
 pub(super) fn prepare_parsed(
-    state: &AppState,
+    state: &Asking<'_>,
     parsed: Parsed<CompletionRequest>,
 ) -> Result<Prepared, ApiError> {
     let mut request = parsed.request;
     let model = locate_for_text(state, &mut request.generation.model)?;
     let lora = model.adapter.as_ref().map(|adapter| adapter.task_id);
-    let requested = Requested::completion(&request).with_lora(lora);
+    let requested = Requested::completion(&request)
+        .with_lora(lora)
+        .with_scope(state.scope_of(&request.generation));
     let special = SpecialTokens::of(&request.generation, SpecialTokens::Added);
     let started = Instant::now();
     let mut prompts = Vec::with_capacity(request.prompts.len());

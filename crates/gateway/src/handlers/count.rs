@@ -10,6 +10,7 @@ use inflight_openai::chat::{self as chat_body, ChatRequest};
 use inflight_openai::responses::in_own_words;
 use inflight_openai::{ApiError, IgnoredFields, InputTokens, Parsed};
 
+use super::asking::Asking;
 use super::generate;
 use super::locate::{Located, locate_for_text};
 use super::{chat, response, responses};
@@ -22,7 +23,7 @@ pub(crate) async fn count_chat(
     request: Request,
 ) -> Result<Response, HttpError> {
     let received = generate::receive(&state, request).await?;
-    let work = |state: &AppState, body: &[u8]| tokens(state, chat_body::parse(body)?);
+    let work = |asking: &Asking<'_>, body: &[u8]| tokens(asking, chat_body::parse(body)?);
     let ((count, ignored), arrival) = received.work(&state, state.rendering(), work).await?;
     drop(arrival);
     Ok(answer(&state, &InputTokens::of_chat(count), &ignored)?)
@@ -43,7 +44,7 @@ pub(crate) async fn count_response(
 /// # Errors
 /// 404 or 503 without a model; 400 where it has no tokenizer here, or the prompt cannot be made.
 pub(super) fn tokens(
-    state: &AppState,
+    state: &Asking<'_>,
     parsed: Parsed<ChatRequest>,
 ) -> Result<(u64, IgnoredFields), ApiError> {
     let Parsed {
@@ -52,7 +53,8 @@ pub(super) fn tokens(
     } = parsed;
     let Located { served, entry, .. } = locate_for_text(state, &mut request.generation.model)?;
     let ids = chat::call_ids(state.formats.of(&entry.name, served.text.as_deref()));
-    let tokens = chat::tokens(&served, request, ids, &mut ignored)?;
+    let scope = state.scope_of(&request.generation);
+    let tokens = chat::tokens(&served, request, ids, &mut ignored, scope)?;
     Ok((tokens.len() as u64, ignored))
 }
 

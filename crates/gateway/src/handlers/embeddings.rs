@@ -13,11 +13,13 @@ use inflight_kserve::tensor::{RequestBuilder, Tensors};
 use inflight_openai::completions::Prompt;
 use inflight_openai::embeddings::{self, EmbeddingList, EmbeddingRequest, Pooling};
 use inflight_openai::{ApiError, IgnoredFields, Parsed};
+use inflight_text::Scope;
 use inflight_upstream::forward::ForwardCall;
 use inflight_upstream::model::capability::{Capability, lacks};
 use inflight_upstream::model::served::ServedModel;
 use tokio::time::Instant;
 
+use super::asking::Asking;
 use super::generate;
 use super::locate::{Located, locate_or_only};
 use super::{prompt, response};
@@ -74,7 +76,7 @@ pub(crate) async fn create_embedding(
     Ok(response)
 }
 
-fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
+fn prepare(state: &Asking<'_>, body: &[u8]) -> Result<Prepared, ApiError> {
     let Parsed {
         mut request,
         ignored,
@@ -101,7 +103,7 @@ fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
             true => "input".to_owned(),
             false => format!("input[{index}]"),
         };
-        let tokens = tokens_of(&served, input, request.add_special_tokens);
+        let tokens = tokens_of(&served, input, request.add_special_tokens, state.scope());
         let tokens = tokens.map_err(|error| at(error, &field))?;
         check_length(&served, tokens.len(), &field)?;
         Ok(tokens.into_iter().map(|id| id as i32).collect())
@@ -120,7 +122,12 @@ fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
     })
 }
 
-fn tokens_of(served: &ServedModel, input: Prompt, adds: bool) -> Result<Vec<u32>, ApiError> {
+fn tokens_of(
+    served: &ServedModel,
+    input: Prompt,
+    adds: bool,
+    scope: Scope,
+) -> Result<Vec<u32>, ApiError> {
     match input {
         Prompt::Tokens(tokens) => {
             let vocabulary = served.vocabulary().unwrap_or(i32::MAX as u32);
@@ -135,7 +142,7 @@ fn tokens_of(served: &ServedModel, input: Prompt, adds: bool) -> Result<Vec<u32>
         }
         Prompt::Text(text) => {
             let model = served.text.as_deref().ok_or_else(ApiError::internal)?;
-            prompt::tokenize(served, model, "input", &text, adds)
+            prompt::tokenize(served, model, "input", &text, adds, scope)
         }
     }
 }

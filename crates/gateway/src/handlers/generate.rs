@@ -7,6 +7,7 @@ use axum::extract::Request;
 use inflight_openai::{ApiError, IgnoredFields};
 
 use super::arrival::Arrival;
+use super::asking::Asking;
 use super::deadline::deadline;
 use super::prepared::Prepared;
 use super::preparing;
@@ -62,11 +63,12 @@ impl Received {
     pub(super) async fn read<T: Send + 'static>(
         &self,
         state: &Arc<AppState>,
-        read: impl FnOnce(&AppState, &[u8]) -> Result<T, ApiError> + Send + 'static,
+        read: impl FnOnce(&Asking<'_>, &[u8]) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let bytes = self.body.bytes.clone();
         let shared = Arc::clone(state);
-        let work = move || read(&shared, &bytes);
+        let client = self.arrival.client.clone();
+        let work = move || read(&Asking::of(&shared, client.as_ref()), &bytes);
         state.admission.work(self.size, Work::Computes, work).await
     }
 
@@ -111,9 +113,9 @@ impl Received {
         self,
         state: &Arc<AppState>,
         kind: Work,
-        prepare: impl FnOnce(&AppState, &[u8]) -> Result<Prepared, ApiError> + Send + 'static,
+        prepare: impl FnOnce(&Asking<'_>, &[u8]) -> Result<Prepared, ApiError> + Send + 'static,
     ) -> Result<(Arc<Prepared>, Arrival), ApiError> {
-        let prepare = |state: &AppState, body: &[u8]| Ok((prepare(state, body)?, ()));
+        let prepare = |asking: &Asking<'_>, body: &[u8]| Ok((prepare(asking, body)?, ()));
         let (prepared, (), arrival) = self.prepare_with(state, kind, prepare).await?;
         Ok((prepared, arrival))
     }
@@ -126,7 +128,7 @@ impl Received {
         self,
         state: &Arc<AppState>,
         kind: Work,
-        prepare: impl FnOnce(&AppState, &[u8]) -> Result<(Prepared, T), ApiError> + Send + 'static,
+        prepare: impl FnOnce(&Asking<'_>, &[u8]) -> Result<(Prepared, T), ApiError> + Send + 'static,
     ) -> Result<(Arc<Prepared>, T, Arrival), ApiError> {
         let ((mut prepared, more), mut arrival) = self.work(state, kind, prepare).await?;
         preparing::compile_checks(state, &prepared).await?;
@@ -147,7 +149,7 @@ impl Received {
         self,
         state: &Arc<AppState>,
         kind: Work,
-        work: impl FnOnce(&AppState, &[u8]) -> Result<T, ApiError> + Send + 'static,
+        work: impl FnOnce(&Asking<'_>, &[u8]) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<(T, Arrival), ApiError> {
         let Self {
             arrival,
@@ -155,9 +157,10 @@ impl Received {
             size,
         } = self;
         let shared = Arc::clone(state);
+        let client = arrival.client.clone();
         let work = move || {
             let RequestBody { bytes, held } = body;
-            let done = work(&shared, &bytes);
+            let done = work(&Asking::of(&shared, client.as_ref()), &bytes);
             // The body's memory is free from here on.
             drop((bytes, held));
             done

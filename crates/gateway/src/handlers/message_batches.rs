@@ -15,6 +15,7 @@ use inflight_batches::{
 use inflight_openai::ApiError;
 use jiff::Timestamp;
 
+use super::asking::Asking;
 use super::files::content;
 use super::generate;
 use super::kept::{Kept, enabled, pieces};
@@ -32,7 +33,7 @@ pub(crate) async fn create_message_batch(
     let batches = enabled(&state)?;
     let owner = owner(&request).files();
     let received = generate::receive(&state, request).await?;
-    let parse = |state: &AppState, body: &[u8]| {
+    let parse = |state: &Asking<'_>, body: &[u8]| {
         let lines = requests::lines(body)?;
         let wrong = check_lines(&lines, requests::ENDPOINT, state.max_body_bytes);
         match wrong.data.first() {

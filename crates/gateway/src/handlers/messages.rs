@@ -8,6 +8,7 @@ use axum::response::Response;
 use inflight_anthropic::{TokenCount, request};
 use inflight_openai::ApiError;
 
+use super::asking::Asking;
 use super::generate;
 use super::prepared::Prepared;
 use super::{chat, count, response};
@@ -42,7 +43,7 @@ pub(crate) async fn count_tokens(
     request: Request,
 ) -> Result<Response, HttpError> {
     let received = generate::receive(&state, request).await?;
-    let work = |state: &AppState, body: &[u8]| {
+    let work = |state: &Asking<'_>, body: &[u8]| {
         count::tokens(state, request::parse_count(body)?).map_err(named)
     };
     let ((input_tokens, ignored), arrival) = received.work(&state, state.rendering(), work).await?;
@@ -54,8 +55,8 @@ pub(crate) async fn count_tokens(
     )?)
 }
 
-fn prepare(state: &AppState, body: &[u8]) -> Result<Prepared, ApiError> {
-    chat::prepare_parsed(state, request::parse(body)?).map_err(named)
+fn prepare(asking: &Asking<'_>, body: &[u8]) -> Result<Prepared, ApiError> {
+    chat::prepare_parsed(asking, request::parse(body)?).map_err(named)
 }
 
 /// An error about a field of the chat request, in terms of this API.

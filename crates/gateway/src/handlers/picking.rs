@@ -23,6 +23,7 @@ use prost::Message;
 use serde::Deserialize;
 use tonic::Code;
 
+use super::asking::Asking;
 use super::locate::{Among, Located, locate_among, named_model};
 use super::prepared::Prepared;
 use super::{chat as chats, completions as texts, responses};
@@ -77,15 +78,14 @@ impl Default for Sought {
 }
 
 impl Sought {
-    /// Reads a request of this path. `salt`: what divides its key's cached prompts from others.
+    /// Reads a request of this path.
     ///
     /// # Errors
     /// 404 or 503: no server has the model that it names.
     pub(crate) fn read(
-        state: &AppState,
+        state: &Asking<'_>,
         (method, path): (&http::Method, &str),
         body: &[u8],
-        salt: Option<&str>,
     ) -> Result<Self, ApiError> {
         let path = path.split(['?', '#']).next().unwrap_or_default();
         if error::is_kserve(path) {
@@ -106,7 +106,7 @@ impl Sought {
         let known = match located.served.protocol {
             Protocol::Watched => {
                 let salt = asked.salt().unwrap_or_default();
-                let tokens = asked.tokens(&located.served);
+                let tokens = asked.tokens(state, &located.served);
                 tokens.map(|tokens| Known::Tokens {
                     located,
                     tokens,
@@ -114,7 +114,7 @@ impl Sought {
                 })
             }
             _ => asked.prepare(state).map(|mut prepared| {
-                if let Some(salt) = salt {
+                if let Some(salt) = state.salt() {
                     prepared.salt_cache(salt);
                 }
                 Known::Prompt(Box::new(prepared))
@@ -277,7 +277,7 @@ impl Asked {
     }
 
     /// As a request of this gateway.
-    fn prepare(self, state: &AppState) -> Result<Prepared, ApiError> {
+    fn prepare(self, state: &Asking<'_>) -> Result<Prepared, ApiError> {
         match self {
             Self::Chat(parsed) => chats::prepare_parsed(state, parsed),
             Self::Completion(parsed) => texts::prepare_parsed(state, parsed),
@@ -285,14 +285,15 @@ impl Asked {
     }
 
     /// The tokens of its prompt, or of its longest one.
-    fn tokens(self, served: &ServedModel) -> Result<Vec<i32>, ApiError> {
+    fn tokens(mut self, state: &Asking<'_>, served: &ServedModel) -> Result<Vec<i32>, ApiError> {
+        let scope = state.scope_of(self.generation());
         let tokens = match self {
             // Its server changes no ids of calls.
             Self::Chat(Parsed {
                 request,
                 mut ignored,
-            }) => chats::tokens(served, request, CallIdForm::Any, &mut ignored)?,
-            Self::Completion(Parsed { request, .. }) => texts::longest(served, request)?,
+            }) => chats::tokens(served, request, CallIdForm::Any, &mut ignored, scope)?,
+            Self::Completion(Parsed { request, .. }) => texts::longest(served, request, scope)?,
         };
         Ok(tokens.into_iter().map(u32::cast_signed).collect())
     }

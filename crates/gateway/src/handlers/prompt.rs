@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use inflight_openai::{ApiError, Generation, Truncation};
-use inflight_text::TextModel;
+use inflight_text::{Scope, TextModel};
 use inflight_upstream::model::capability::{Capability, lacks};
 use inflight_upstream::model::sampling_params::SamplingParams;
 use inflight_upstream::model::served::ServedModel;
@@ -75,8 +75,8 @@ pub(super) fn text(
     let truncation = truncation(requested);
     let adds = special == SpecialTokens::Added;
     let tokens = match truncation {
-        None => tokenize(served, model, field, &text, adds)?,
-        Some(_) => encode(model, field, &text, adds)?,
+        None => tokenize(served, model, field, &text, adds, requested.scope)?,
+        Some(_) => encode(model, field, &text, adds, requested.scope)?,
     };
     let kept = kept(requested, served, tokens.len())?;
     if kept == tokens.len() {
@@ -203,7 +203,7 @@ fn server_tokenizes(
         Some(model) if special == SpecialTokens::Written && adds => without_first(model, &text),
         _ => Cow::Borrowed(text.as_str()),
     };
-    let tokens = model.map(|model| tokenize(served, model, field, &sent, adds));
+    let tokens = model.map(|model| tokenize(served, model, field, &sent, adds, requested.scope));
     let count = tokens.transpose()?.map(|tokens| tokens.len());
     // What has no text has no tokens, unless the server adds some; none is asked of the gateway's tokenizer.
     let count = if sent.is_empty() { Some(0) } else { count };
@@ -240,13 +240,14 @@ pub(super) fn tokenize(
     field: &'static str,
     text: &str,
     add_special_tokens: bool,
+    scope: Scope,
 ) -> Result<Vec<u32>, ApiError> {
     let tokenizer = model.tokenizer();
     let fewest = tokenizer.fewest_tokens(text.len());
     if let Some(context) = served.context().filter(|context| fewest > *context) {
         return Err(error::text_too_long(field, context, fewest));
     }
-    encode(model, field, text, add_special_tokens)
+    encode(model, field, text, add_special_tokens, scope)
 }
 
 fn encode(
@@ -254,8 +255,10 @@ fn encode(
     field: &'static str,
     text: &str,
     add_special_tokens: bool,
+    scope: Scope,
 ) -> Result<Vec<u32>, ApiError> {
-    let tokens = model.tokenizer().encode(text, add_special_tokens);
+    let tokenizer = model.tokenizer();
+    let tokens = tokenizer.encode_for(scope, text, add_special_tokens);
     tokens.map_err(|error| ApiError::invalid_request(field, format!("{error}.")))
 }
 

@@ -14,6 +14,7 @@ use inflight_openai::responses::{
 };
 use inflight_openai::{ApiError, ListQuery, PageLimit, Parsed};
 
+use super::asking::Asking;
 use super::background;
 use super::chat;
 use super::generate;
@@ -57,7 +58,7 @@ async fn create(state: &Arc<AppState>, request: Request) -> Result<Response, Api
     let received = generate::receive(state, request).await?;
     let mut received = received;
     let reader = owner.clone();
-    let read = move |state: &AppState, body: &[u8]| {
+    let read = move |state: &Asking<'_>, body: &[u8]| {
         let mut named = read(state, &reader, body)?;
         // A batch's would displace those that clients come back to.
         named.parsed.request.settings.store &= !is_idle;
@@ -65,7 +66,7 @@ async fn create(state: &Arc<AppState>, request: Request) -> Result<Response, Api
     };
     let named = received.read(state, read).await?;
     received.enlarge(state, named.weight(), "input")?;
-    let prepare = move |state: &AppState, _: &[u8]| prepare(state, owner, named);
+    let prepare = move |state: &Asking<'_>, _: &[u8]| prepare(state, owner, named);
     let prepared = received
         .prepare_with(state, state.rendering(), prepare)
         .await?;
@@ -112,14 +113,14 @@ async fn create(state: &Arc<AppState>, request: Request) -> Result<Response, Api
 pub(super) async fn chat_request<T: Send + 'static>(
     state: &Arc<AppState>,
     request: Request,
-    work: impl FnOnce(&AppState, Parsed<ChatRequest>) -> Result<T, ApiError> + Send + 'static,
+    work: impl FnOnce(&Asking<'_>, Parsed<ChatRequest>) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let owner = owner(&request);
     let mut received = generate::receive(state, request).await?;
-    let read = move |state: &AppState, body: &[u8]| read(state, &owner, body);
+    let read = move |state: &Asking<'_>, body: &[u8]| read(state, &owner, body);
     let named = received.read(state, read).await?;
     received.enlarge(state, named.weight(), "input")?;
-    let convert = move |state: &AppState, _: &[u8]| work(state, named.chat()?);
+    let convert = move |state: &Asking<'_>, _: &[u8]| work(state, named.chat()?);
     let (done, arrival) = received.work(state, state.rendering(), convert).await?;
     drop(arrival);
     Ok(done)
@@ -204,7 +205,7 @@ pub(super) fn read_chat(state: &AppState, body: &[u8]) -> Result<Parsed<ChatRequ
     read(state, &Owner::default(), body)?.chat()
 }
 
-fn prepare(state: &AppState, owner: Owner, named: Named) -> Result<(Prepared, Asked), ApiError> {
+fn prepare(state: &Asking<'_>, owner: Owner, named: Named) -> Result<(Prepared, Asked), ApiError> {
     let Named {
         parsed: Parsed { request, ignored },
         earlier,

@@ -15,6 +15,7 @@ use inflight_openai::{ApiError, IgnoredFields};
 use inflight_text::{ChatTemplate, TextModel};
 use inflight_upstream::model::served::ServedModel;
 
+use super::asking::Asking;
 use super::generate;
 use super::locate::{Located, locate_or_only};
 use super::prompt::SpecialTokens;
@@ -79,7 +80,10 @@ fn answered<T: serde::Serialize>(
     response
 }
 
-fn tokens_of(state: &AppState, body: &[u8]) -> Result<(TokenizeResponse, IgnoredFields), ApiError> {
+fn tokens_of(
+    state: &Asking<'_>,
+    body: &[u8],
+) -> Result<(TokenizeResponse, IgnoredFields), ApiError> {
     let parsed = parse_tokenize(body)?;
     let (mut request, mut ignored) = (parsed.request, parsed.ignored);
     let Located { served, entry, .. } = locate_or_only(state, &mut request.model)?;
@@ -99,7 +103,7 @@ fn tokens_of(state: &AppState, body: &[u8]) -> Result<(TokenizeResponse, Ignored
         }
     };
     let adds = request.add_special_tokens.unwrap_or(adds);
-    let tokens = prompt::tokenize(&served, model, field, &text, adds)?;
+    let tokens = prompt::tokenize(&served, model, field, &text, adds, state.scope())?;
     let name = |id: &u32| model.tokenizer().raw_token(*id).unwrap_or_default();
     let answer = TokenizeResponse {
         count: tokens.len(),
@@ -112,7 +116,10 @@ fn tokens_of(state: &AppState, body: &[u8]) -> Result<(TokenizeResponse, Ignored
     Ok((answer, ignored))
 }
 
-fn text_of(state: &AppState, body: &[u8]) -> Result<(DetokenizeResponse, IgnoredFields), ApiError> {
+fn text_of(
+    state: &Asking<'_>,
+    body: &[u8],
+) -> Result<(DetokenizeResponse, IgnoredFields), ApiError> {
     let parsed = parse_detokenize(body)?;
     let mut request = parsed.request;
     let Located { served, .. } = locate_or_only(state, &mut request.model)?;

@@ -16,6 +16,7 @@ use inflight_openai::ApiError;
 use inflight_openai::transcription::{
     Language, Task, Transcript, TranscriptFormat, TranscriptionRequest,
 };
+use inflight_text::Scope;
 use inflight_text::{TextModel, Transcribing};
 use inflight_upstream::model::capability::{Capability, lacks};
 use inflight_upstream::model::served::ServedModel;
@@ -23,6 +24,7 @@ use tokio::time::Instant;
 
 pub use self::form::check_form;
 use self::hearing::Hearing;
+use super::asking::Asking;
 use super::generate;
 use super::locate::{Located, locate_or_only};
 use super::{prompt, response};
@@ -81,7 +83,7 @@ async fn answer(state: &Arc<AppState>, request: Request, task: Task) -> Result<R
     let boundary = form::boundary(request.headers());
     let received = generate::receive(state, request).await?;
     let boundary = boundary?;
-    let prepare = move |state: &AppState, body: &[u8]| prepare(state, body, boundary, task);
+    let prepare = move |state: &Asking<'_>, body: &[u8]| prepare(state, body, boundary, task);
     // Decoding and resampling is more than reading: never where streams are served.
     let received = received.at_least(INLINE_BYTES + 1);
     let (prepared, arrival) = received.work(state, Work::Computes, prepare).await?;
@@ -218,7 +220,7 @@ fn before(
     };
     // A space before it, as in what the model reads otherwise.
     let given = format!(" {}", given.trim());
-    let tokens = prompt::tokenize(served, text, "prompt", &given, false)?;
+    let tokens = prompt::tokenize(served, text, "prompt", &given, false, Scope::default())?;
     let tokens = tokens.into_iter().filter(|token| marks.is_text(*token));
     let mut tokens: Vec<i32> = tokens.map(|token| token as i32).collect();
     let kept = tokens.len().saturating_sub(most_before(context));

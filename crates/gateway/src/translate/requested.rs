@@ -4,6 +4,7 @@
 use inflight_openai::chat::ChatRequest;
 use inflight_openai::completions::CompletionRequest;
 use inflight_openai::{Extensions, Generation, Sampling};
+use inflight_text::Scope;
 
 /// OpenAI's default for completions.
 const COMPLETION_MAX_TOKENS: u32 = 16;
@@ -37,6 +38,8 @@ pub(crate) struct Requested {
     pub extensions: Option<Box<Extensions>>,
     /// The adapter that the model's name asks for, as the server numbers it.
     pub lora_task_id: Option<u64>,
+    /// Whose texts are known by how long its prompt takes.
+    pub scope: Scope,
 }
 
 impl Requested {
@@ -88,6 +91,11 @@ impl Requested {
         }
     }
 
+    /// The same in a scope.
+    pub(crate) fn with_scope(self, scope: Scope) -> Self {
+        Self { scope, ..self }
+    }
+
     fn common(generation: &Generation) -> Self {
         Self {
             prompt_field: "",
@@ -106,6 +114,7 @@ impl Requested {
             prompt_log_probs: None,
             extensions: generation.extensions.clone(),
             lora_task_id: None,
+            scope: Scope::default(),
         }
     }
 }

@@ -179,3 +179,38 @@ impl fmt::Debug for Segments {
         f.debug_struct("Segments").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_seen_is_known_in_its_scope_alone() {
+        let tokenizer = include_bytes!("../../tests/fixtures/tokenizers/byte_level_split.json");
+        let tokenizer = Tokenizer::from_bytes(tokenizer).unwrap();
+        let segments = Segments::of(&tokenizer).unwrap();
+        let (one, other) = (Scope::of("one"), Scope::of("other"));
+        let document = "hello world ".repeat(400);
+        let mut ids = Vec::new();
+        segments
+            .encode(&tokenizer, one, &document, &mut ids)
+            .unwrap();
+        let parts = segments.seen.len();
+        assert!(parts > 1, "a long text is kept in parts");
+        let part = segments.cuts.unwrap().parts(&document).next().unwrap();
+        let seen = |scope| {
+            segments
+                .seen
+                .get(&Sought {
+                    scope,
+                    segment: part,
+                })
+                .is_some()
+        };
+        assert!(seen(one) && !seen(other) && !seen(Scope::default()));
+        // Another end does not matter to what comes before.
+        let longer = format!("{document} and more");
+        segments.encode(&tokenizer, one, &longer, &mut ids).unwrap();
+        assert!(segments.seen.len() <= parts + 2);
+    }
+}

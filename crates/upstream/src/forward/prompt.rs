@@ -5,7 +5,7 @@ use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::names;
 use inflight_kserve::tensor::{Tensor, TensorError, Tensors};
-use inflight_text::TextModel;
+use inflight_text::{Scope, TextModel};
 
 use crate::placement::{CacheQuery, FIRST_LEVEL};
 
@@ -31,7 +31,7 @@ impl Prompt {
         let inputs = Tensors::inputs(message).ok()?;
         let tokens = match (inputs.get(IDS), text) {
             (Some(ids), _) => of_one_row(ids)?.values().ok()?,
-            (None, Some(text)) => encoded(inputs.get(TEXT)?, text)?,
+            (None, Some(text)) => encoded(&inputs, text)?,
             (None, None) => return None,
         };
         let is_named = !INSTEAD.iter().any(|name| inputs.get(name).is_some());
@@ -67,19 +67,22 @@ fn of_one_row<'a, 'b>(tensor: &'b Tensor<'a>) -> Option<&'b Tensor<'a>> {
     (tensor.shape.first() == Some(&1) || tensor.shape.len() == 1).then_some(tensor)
 }
 
-fn encoded(tensor: &Tensor<'_>, text: &TextModel) -> Option<Vec<i32>> {
-    let prompt = tensor.string().ok()?;
-    let ids = text.tokenizer().encode(prompt, true).ok()?;
+fn encoded(inputs: &Tensors<'_>, text: &TextModel) -> Option<Vec<i32>> {
+    let prompt = inputs.get(TEXT)?.string().ok()?;
+    let scope = Scope::of(salt(inputs).ok()?);
+    let ids = text.tokenizer().encode_for(scope, prompt, true).ok()?;
     ids.into_iter().map(|id| i32::try_from(id).ok()).collect()
 }
 
 fn seed(inputs: &Tensors<'_>) -> Result<Seed, TensorError> {
     let adapter = inputs.scalar::<u64>(ADAPTER)?;
-    let salt = match inputs.get(names::CACHE_SALT) {
-        Some(salt) => salt.string()?.as_bytes(),
-        None => b"",
-    };
-    Ok(Seed::new(adapter, salt))
+    Ok(Seed::new(adapter, salt(inputs)?.as_bytes()))
+}
+
+fn salt<'a>(inputs: &'a Tensors<'_>) -> Result<&'a str, TensorError> {
+    inputs
+        .get(names::CACHE_SALT)
+        .map_or(Ok(""), |salt| salt.string())
 }
 
 #[cfg(test)]
