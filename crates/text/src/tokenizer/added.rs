@@ -6,6 +6,7 @@
 
 use daachorse::{DoubleArrayAhoCorasick, DoubleArrayAhoCorasickBuilder, MatchKind};
 use tokenizers::{NormalizerWrapper, Tokenizer};
+use unicode_normalization_alignments::{IsNormalized, is_nfc_quick};
 
 type Finder = Option<DoubleArrayAhoCorasick<u32>>;
 
@@ -23,18 +24,42 @@ pub(super) struct AddedTokens {
     raw: Finder,
     /// Those that are looked for in what is left, normalized.
     normalized: Finder,
-    /// Whether only ASCII is the same normalized.
-    ascii_alone: bool,
+    kept: Kept,
+}
+
+/// Which texts the normalizer leaves as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    All,
+    /// Composed ones, which most texts are.
+    Composed,
+    Ascii,
+}
+
+impl Kept {
+    fn includes(self, text: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Composed => text.is_ascii() || is_composed(text),
+            Self::Ascii => text.is_ascii(),
+        }
+    }
+}
+
+/// Whether a text certainly is in the form NFC.
+fn is_composed(text: &str) -> bool {
+    is_nfc_quick(text.chars()) == IsNormalized::Yes
 }
 
 impl AddedTokens {
     /// `None`: the tokenizer has tokens or a normalizer that only the library applies.
     pub(super) fn of(tokenizer: &Tokenizer) -> Option<Self> {
         use NormalizerWrapper::{NFC, NFD, NFKC, NFKD};
-        let ascii_alone = match tokenizer.get_normalizer() {
-            None => false,
+        let mut kept = match tokenizer.get_normalizer() {
+            None => Kept::All,
+            Some(NFC(_)) => Kept::Composed,
             // All four leave ASCII as it is.
-            Some(NFC(_) | NFD(_) | NFKC(_) | NFKD(_)) => true,
+            Some(NFD(_) | NFKC(_) | NFKD(_)) => Kept::Ascii,
             Some(_) => return None,
         };
         let tokens = tokenizer.get_added_tokens_decoder();
@@ -43,12 +68,16 @@ impl AddedTokens {
         if !tokens.values().all(is_plain) {
             return None;
         }
+        // Another form of a token is what would be looked for, and not in ASCII.
+        let mut normalized = tokens.values().filter(|token| token.normalized);
+        if !normalized.all(|token| kept.includes(&token.content)) {
+            kept = Kept::Ascii;
+        }
         let finder = |is_normalized: bool| {
             let tokens = tokens.iter();
             let tokens = tokens.filter(|(_, token)| token.normalized == is_normalized);
-            // Another form of it is what would be looked for, and not in ASCII.
-            let tokens = tokens
-                .filter(|(_, token)| !(is_normalized && ascii_alone) || token.content.is_ascii());
+            let tokens =
+                tokens.filter(|(_, token)| !is_normalized || kept.includes(&token.content));
             let patterns: Vec<(&str, u32)> = tokens
                 .map(|(id, token)| (token.content.as_str(), *id))
                 .collect();
@@ -62,13 +91,13 @@ impl AddedTokens {
         Some(Self {
             raw: finder(false)?,
             normalized: finder(true)?,
-            ascii_alone,
+            kept,
         })
     }
 
     /// Whether a text can be split here.
     pub(super) fn takes(&self, text: &str) -> bool {
-        !self.ascii_alone || text.is_ascii()
+        self.kept.includes(text)
     }
 
     /// Hands out the parts of a text, in order. No text is empty.
