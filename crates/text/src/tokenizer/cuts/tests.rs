@@ -206,7 +206,7 @@ fn parts_are_of_the_sizes_that_are_kept_and_the_same_in_other_surroundings() {
         .filter(|part| parts.contains(part))
         .count();
     assert!(same + 3 >= parts.len(), "{same} of {}", parts.len());
-    // What has no place for a cut remains whole.
+    // A text without a place for a cut remains whole.
     let solid = "x".repeat(20_000);
     assert_eq!(
         Cuts::Words.parts(&solid).collect::<Vec<_>>(),
