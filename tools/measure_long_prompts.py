@@ -14,7 +14,6 @@ import os
 import random
 import re
 import statistics
-import subprocess
 import sys
 import time
 import urllib.request
@@ -37,7 +36,7 @@ def request(model: str, shared: str, words: int, seed: int, host: str) -> bytes:
 
 
 async def client(address: str, requests: list[bytes], times: list[float]) -> None:
-    """Sends requests one after another over one connection; seconds from the last byte sent to the first read."""
+    """Sends requests over one connection, one after another; seconds from the last byte to the answer's head."""
     host, port = address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     while requests:
@@ -80,9 +79,10 @@ async def measure(gateway: Process, http: str, given: argparse.Namespace) -> Non
         await asyncio.gather(*(client(http, bodies, times) for _ in range(clients)))
         took, after = time.perf_counter() - began, spent_ms(http, metric)
         inside = (after[1] - before[1]) / max(1.0, after[0] - before[0])
+        cpu_ms = 1000 * (gateway.cpu_s() - cpu) / len(times)
         print(
-            f"{name}: {len(times) / took:.0f} requests/s, {1000 * (gateway.cpu_s() - cpu) / len(times):.2f} ms of "
-            f"CPU each, {inside:.2f} ms for the prompt; to the head of the answer p50 "
+            f"{name}: {len(times) / took:.0f} requests/s, {cpu_ms:.2f} ms of CPU each, "
+            f"{inside:.2f} ms for the prompt; to the head of the answer p50 "
             f"{1000 * statistics.median(times):.1f} ms; {gateway.resident_mb():.0f} MB"
         )
 
@@ -96,6 +96,8 @@ def main() -> None:
     parser.add_argument("--shared", type=int, default=48_000, help="words")
     parser.add_argument("--fresh", type=int, default=4_000, help="words")
     given = parser.parse_args()
+    # The worker inherits it.
+    os.sched_setaffinity(0, set(range(1, os.cpu_count() or 2)))
     started: list[Process] = []
     try:
         inflight = str(Path(sys.executable).parent / "inflight")
@@ -107,9 +109,7 @@ def main() -> None:
         address = worker.address(r"grpc://(\S+)")
         gateway = Process("taskset", "-c", "0", str(given.gateway), f"--worker={address}", "--port=0")
         started.append(gateway)
-        os.sched_setaffinity(0, set(range(1, os.cpu_count() or 2)))
         http = gateway.address(r"listening on http://(\S+)")
-        subprocess.run(["taskset", "-apc", "1", str(worker.process.pid)], check=True, stdout=subprocess.DEVNULL)
         while True:
             try:
                 urllib.request.urlopen(f"http://{http}/health/ready")
