@@ -36,7 +36,7 @@ def request(model: str, shared: str, words: int, seed: int, host: str) -> bytes:
 
 
 async def client(address: str, requests: list[bytes], times: list[float]) -> None:
-    """Sends requests over one connection, one after another; seconds from the last byte to the answer's head."""
+    """Sends requests over one connection in turn; seconds from the last byte to the head of the answer."""
     host, port = address.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     while requests:
