@@ -203,7 +203,8 @@ async fn follow_caches(
         async move {
             let model = &connection.served.description.core_model_name;
             if let Some(seat) = connection.seat() {
-                placement::follow::follow(caches, model, &connection.address, seat).await;
+                let (address, pulse) = (&connection.address, &connection.pulse);
+                placement::follow::follow(caches, model, address, seat, pulse).await;
             }
         }
     };

@@ -9,11 +9,12 @@
 //! - After the second, `LOST_AFTER` times as long, the connection is given up, and with it the answers
 //!   that have begun.
 //!
-//! A busy server must not flap. Whatever it sends is a sign of life, and the probe is a call that reads
-//! nothing and waits for no lock, so that only a process without any CPU time misses one. Silence is
+//! A busy server must not flap. Whatever it sends is a sign of life, and the probe of one that sends nothing is a
+//! call that reads nothing and waits for no lock, so that only a process without any CPU time misses one. Silence is
 //! counted in checks that were made, not in time: a gateway that gets no CPU time itself makes no checks,
 //! and when it runs again it reads what has arrived before it counts the next.
 
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -71,45 +72,52 @@ impl Pulse {
 
     /// Watches until the server counts as lost. It counts as silent after a silence of at most `limit`.
     /// `changed` is called then, and again when it answers. `probe` asks it for a sign of life and resolves to
-    /// whether there was one.
+    /// whether there was one; it is not asked while it says something anyway.
     pub async fn watch<P: Future<Output = bool>>(
         &self,
         limit: Duration,
         probe: impl Fn() -> P,
         changed: impl Fn(bool),
     ) {
-        let every = limit / CHECKS;
-        let ask = async {
-            loop {
-                if probe().await {
-                    self.hear();
+        let mut checks = tokio::time::interval(limit / CHECKS);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut silence = Silence::default();
+        let mut asked = pin!(None);
+        loop {
+            tokio::select! {
+                // What has arrived is read before it is counted.
+                biased;
+                answered = answer(asked.as_mut()) => {
+                    asked.set(None);
+                    if answered {
+                        self.hear();
+                    }
+                    continue;
                 }
-                tokio::time::sleep(every).await;
+                _ = checks.tick() => {}
             }
-        };
-        let count = async {
-            let mut checks = tokio::time::interval(every);
-            checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-            let mut silence = Silence::default();
-            loop {
-                checks.tick().await;
-                silence.check(self.heard.swap(false, Ordering::Relaxed));
-                let silent = silence.is_silent();
-                let changes = |was: &mut bool| std::mem::replace(was, silent) != silent;
-                if self.silent.send_if_modified(changes) {
-                    changed(silent);
-                }
-                if silence.is_lost() {
-                    return;
-                }
+            let heard = self.heard.swap(false, Ordering::Relaxed);
+            silence.check(heard);
+            let silent = silence.is_silent();
+            let changes = |was: &mut bool| std::mem::replace(was, silent) != silent;
+            if self.silent.send_if_modified(changes) {
+                changed(silent);
             }
-        };
-        tokio::select! {
-            // What has arrived is read before it is counted.
-            biased;
-            () = ask => {}
-            () = count => {}
+            if silence.is_lost() {
+                return;
+            }
+            if !heard && asked.is_none() {
+                asked.set(Some(probe()));
+            }
         }
+    }
+}
+
+/// The answer to a probe; none comes where there is none.
+async fn answer<P: Future<Output = bool>>(probe: Pin<&mut Option<P>>) -> bool {
+    match probe.as_pin_mut() {
+        Some(probe) => probe.await,
+        None => std::future::pending().await,
     }
 }
 

@@ -22,7 +22,7 @@ const CRATE: Arrows = &[
     ("handles", &[]),
     ("request_queue", &["handles"]),
     ("registry", &["handles", "inbox", "rpc"]),
-    ("placement", &["metrics", "phases", "prompt_request"]),
+    ("placement", &["metrics", "phases", "prompt_request", "pulse"]),
     ("connection", &["handles", "inbox", "model", "placement", "process", "prompt_request", "pulse", "registry", "request_queue"]),
     ("shared_stream", &["handles", "request_queue"]),
     ("pool", &["shared_stream"]),

@@ -13,25 +13,27 @@ use tonic::{Code, Status};
 
 use super::seat::{Next, Seat};
 use super::trust::{Fault, WITHHELD};
+use crate::pulse::Pulse;
 
 /// A worker says something twice a second.
 const LATE: Duration = Duration::from_millis(1500);
 /// How long to wait before a stream is asked for again.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// Follows the stream of a model, of which `seat` is the worker's place.
+/// Follows the stream of a model, of which `seat` is the worker's place. Each message is a sign of life.
 pub async fn follow(
     mut client: CacheStateClient<Channel>,
     model: &str,
     address: &str,
     seat: &Seat,
+    pulse: &Pulse,
 ) -> Infallible {
     loop {
         let request = WatchCacheRequest {
             model: model.to_owned(),
         };
         let fault = match timeout(LATE, client.watch(request)).await {
-            Ok(Ok(stream)) => match read(stream.into_inner(), address, seat).await {
+            Ok(Ok(stream)) => match read(stream.into_inner(), address, seat, pulse).await {
                 Some(fault) => fault,
                 None => continue,
             },
@@ -59,6 +61,7 @@ async fn read(
     mut stream: impl Stream<Item = Result<CacheUpdate, Status>> + Unpin,
     address: &str,
     seat: &Seat,
+    pulse: &Pulse,
 ) -> Option<Fault> {
     seat.begin();
     loop {
@@ -67,6 +70,7 @@ async fn read(
             Ok(Some(Err(_)) | None) => return Some(Fault::Lost),
             Err(_) => return Some(Fault::Late),
         };
+        pulse.hear();
         let was = seat.cache_reports();
         match seat.take(&update) {
             Ok(Next::Message) => {}
@@ -120,6 +124,7 @@ mod tests {
             let seat = Arc::new(Placement::new(Placements::default()))
                 .join()
                 .unwrap();
+            let pulse = Pulse::default();
             let (sender, receiver) = mpsc::channel(8);
             let began = Instant::now();
             for one in messages {
@@ -127,7 +132,7 @@ mod tests {
             }
             let _open = stays_open.then_some(sender);
             assert_eq!(
-                read(ReceiverStream::new(receiver), "w:1", &seat).await,
+                read(ReceiverStream::new(receiver), "w:1", &seat, &pulse).await,
                 Some(expected)
             );
             assert_eq!(
@@ -147,7 +152,15 @@ mod tests {
         let (sender, receiver) = mpsc::channel(1);
         let task = tokio::spawn({
             let seat = Arc::clone(&seat);
-            async move { read(ReceiverStream::new(receiver), "w:1", &seat).await }
+            async move {
+                read(
+                    ReceiverStream::new(receiver),
+                    "w:1",
+                    &seat,
+                    &Pulse::default(),
+                )
+                .await
+            }
         });
         for sequence in 1..=20 {
             sender.send(message(sequence)).await.unwrap();
