@@ -358,6 +358,7 @@ def test_every_argument_is_an_option(values: str) -> None:
             "a proxy sends each request to one pod",
         ),
         ("endpointPicker: {enabled: true, failureMode: Open}", "failureMode"),
+        ("endpointPicker: {enabled: true, fallbacks: 4}", "fallbacks"),
         (
             "cacheKeySecret: k\nmodels: [{name: a, phases: context}]",
             "`a` has `phases: context` and 0 entries with `phases: generation`",

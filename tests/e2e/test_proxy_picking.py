@@ -7,7 +7,7 @@ workers.
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -274,6 +274,105 @@ def test_servers_of_other_makers_get_what_they_probably_have(start: Start, tmp_p
             doubles.close()
             picker.wait_until("both are down", lambda: total(http, "inflight_gateway_worker_up") == 0)
             assert post(envoy.http, "/v1/completions", body).status == 503
+        finally:
+            envoy.stop()
+
+
+@dataclass
+class Refusing:
+    """Hosts with a worker and nothing that takes requests of proxies."""
+
+    pool: Pool
+    workers: dict[str, InflightProcess]
+
+    def endpoints(self, hosts: Iterable[str]) -> list[str]:
+        return [f"{host}:{self.pool.port}" for host in hosts]
+
+    def picker(self, start: Start, fallbacks: int) -> tuple[InflightProcess, str]:
+        taking = [worker for worker, _ in self.pool.pods.values()]
+        workers = [f"--worker={worker.address('grpc')}" for worker in [*taking, *self.workers.values()]]
+        ports = ("--port=0", "--endpoint-picker-port=0", f"--endpoint-port={self.pool.port}")
+        picker = start("gateway", *ports, f"--endpoint-fallbacks={fallbacks}", *workers)
+        http = wait_ready(picker)
+        picker.wait_until("all are up", lambda: total(http, "inflight_gateway_worker_up") == len(workers))
+        return picker, http
+
+    def cache(self, start: Start, host: str, tokens: list[int]) -> None:
+        """Has the worker of the host compute a prompt."""
+        gateway = start("gateway", "--port=0", f"--worker={self.workers[host].address('grpc')}")
+        ask(wait_ready(gateway), tokens)
+
+
+@pytest.fixture(scope="module")
+def refusing(pool: Pool, start_for_session: Start) -> Refusing:
+    start, hosts = start_for_session, ("127.0.0.4", "127.0.0.5")
+    return Refusing(pool, {host: start_worker(start, f"--host={host}", *TIMING) for host in hosts})
+
+
+def requests_at(pool: Pool, host: str) -> float:
+    _, gateway = pool.pods[host]
+    return total(gateway.address("http"), "inflight_gateway_requests_total", 'route="/v1/completions"')
+
+
+def test_a_request_that_its_endpoint_refuses_goes_to_the_next_one(
+    pool: Pool, refusing: Refusing, start: Start, tmp_path: Path
+) -> None:
+    picker, http = refusing.picker(start, 1)
+    hosts = refusing.endpoints([*HOSTS, *refusing.workers])
+    subset = [f"{HOSTS[0]}:{pool.port}", f"127.0.0.4:{pool.port}"]
+    refusing.cache(start, "127.0.0.4", prompt(80))
+    before = requests_at(pool, HOSTS[0]), requests_at(pool, HOSTS[1])
+    envoy = Envoy(tmp_path, configuration(picker.address("picker"), subset=subset, hosts=hosts))
+
+    def retries() -> float:
+        return total(http, "inflight_gateway_endpoint_retries_total")
+
+    def active(worker: InflightProcess) -> float:
+        label = f'worker="{worker.address("grpc")}"'
+        return total(http, "inflight_gateway_worker_active", label)
+
+    refuses, (takes, _) = refusing.workers["127.0.0.4"], pool.pods[HOSTS[0]]
+    client = openai.OpenAI(base_url=f"http://{envoy.http}/v1", api_key=NO_KEY, max_retries=0)
+    try:
+        # Its prompt is cached where nothing listens.
+        extra = {"ignore_eos": True}
+        stream = client.completions.create(
+            model=MODEL_NAME, prompt=prompt(80), max_tokens=3000, stream=True, extra_body=extra
+        )
+        next(iter(stream))
+        assert (active(refuses), active(takes)) == (0, 1), "it counts where it is answered"
+        stream.close()
+        picker.wait_until("it has ended", lambda: active(takes) == 0)
+        assert retries() == 1
+        # For a moment, the others go first: not each request is tried there.
+        for _ in range(8):
+            assert ask(envoy.http, prompt(80)) > LENGTH // 2
+        assert retries() < 9
+        after = requests_at(pool, HOSTS[0]), requests_at(pool, HOSTS[1])
+        assert (after[0] - before[0], after[1] - before[1]) == (9, 0), "only what the proxy allows is named"
+        assert "worker's cache unknown" not in picker.log
+    finally:
+        envoy.stop()
+
+
+def test_as_many_endpoints_are_named_as_are_asked_for(
+    pool: Pool, refusing: Refusing, start: Start, tmp_path: Path
+) -> None:
+    hosts = refusing.endpoints([HOSTS[0], *refusing.workers])
+    for host in refusing.workers:
+        refusing.cache(start, host, prompt(90))
+    for fallbacks, status in [(0, 503), (1, 503), (2, 200)]:
+        picker, _ = refusing.picker(start, fallbacks)
+        configured = configuration(picker.address("picker"), subset=hosts, hosts=hosts)
+        # As many tries as endpoints: what the proxy chooses itself behind them is not meant here.
+        listener = configured["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
+        routes = listener["typed_config"]["route_config"]["virtual_hosts"][0]["routes"]
+        routes[0]["route"]["retry_policy"]["num_retries"] = fallbacks
+        (tmp_path / str(fallbacks)).mkdir()
+        envoy = Envoy(tmp_path / str(fallbacks), configured)
+        try:
+            body = {"model": MODEL_NAME, "prompt": prompt(90), "max_tokens": 2}
+            assert post(envoy.http, "/v1/completions", body).status == status, fallbacks
         finally:
             envoy.stop()
 

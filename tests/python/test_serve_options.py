@@ -81,11 +81,17 @@ EXAMPLES = {
 }
 
 #: Of options whose values are words of their own.
-WORDS = {"disaggregate": "never", "reasoning-field": "both", "data-objects": "s3://bucket/prefix"}
+WORDS = {
+    "disaggregate": "never",
+    "reasoning-field": "both",
+    "data-objects": "s3://bucket/prefix",
+    "endpoint-fallbacks": "2",
+}
 
 #: Options that need another.
 NEEDS = {
     "endpoint-port": "--endpoint-picker-port=0",
+    "endpoint-fallbacks": "--endpoint-picker-port=0",
     "image-network": "--image-host=images.example",
     "tls-certificate": "--tls-key=keys",
     "tls-key": "--tls-certificate=keys",

@@ -14,15 +14,22 @@ from support.processes import wait_until
 
 ENVOY = Path(sys.executable).parent / "envoy"
 START_S = 30.0
+#: The header that names endpoints, and the key of metadata.
+DESTINATION = "x-gateway-destination-endpoint"
 _API = "type.googleapis.com/envoy.extensions"
 
 
 def configuration(
-    picker: str, body_mode: str = "FULL_DUPLEX_STREAMED", subset: list[str] | None = None, http2: bool = False
+    picker: str,
+    body_mode: str = "FULL_DUPLEX_STREAMED",
+    subset: list[str] | None = None,
+    http2: bool = False,
+    hosts: list[str] | None = None,
 ) -> dict[str, Any]:
     """A listener whose requests go where the picker at `picker` (`host:port`) says.
 
-    `subset`: the endpoints that it may say. `http2`: endpoints are gRPC servers.
+    `subset`: the endpoints that it may say. `http2`: endpoints are gRPC servers. `hosts`: the endpoints of
+    the pool; with them, a request that its endpoint does not take goes to the next one that the picker named.
     """
     ext_proc = {
         "@type": f"{_API}.filters.http.ext_proc.v3.ExternalProcessor",
@@ -36,7 +43,7 @@ def configuration(
             "request_trailer_mode": "SEND" if body_mode == "FULL_DUPLEX_STREAMED" else "SKIP",
             "response_trailer_mode": "SEND" if body_mode == "FULL_DUPLEX_STREAMED" else "SKIP",
         },
-        "metadata_options": {"forwarding_namespaces": {"untyped": ["envoy.lb.subset_hint"]}},
+        "metadata_options": {"forwarding_namespaces": {"untyped": ["envoy.lb.subset_hint", "envoy.lb"]}},
     }
     hint = {
         "@type": f"{_API}.filters.http.set_metadata.v3.Config",
@@ -53,6 +60,12 @@ def configuration(
     router = {"@type": f"{_API}.filters.http.router.v3.Router"}
     filters.append({"name": "envoy.filters.http.router", "typed_config": router})
     route: dict[str, Any] = {"cluster": "pool", "timeout": "0s"}
+    if hosts is not None:
+        route["retry_policy"] = {
+            "retry_on": "connect-failure,refused-stream,retriable-status-codes",
+            "retriable_status_codes": [503],
+            "num_retries": 3,
+        }
     manager = {
         "@type": f"{_API}.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "ingress",
@@ -71,16 +84,7 @@ def configuration(
             "explicit_http_config": {"http2_protocol_options": {}},
         }
     }
-    pool: dict[str, Any] = {
-        "name": "pool",
-        "type": "ORIGINAL_DST",
-        "lb_policy": "CLUSTER_PROVIDED",
-        "connect_timeout": "2s",
-        "original_dst_lb_config": {
-            "use_http_header": True,
-            "http_header_name": "x-gateway-destination-endpoint",
-        },
-    }
+    pool = _of_any() if hosts is None else _of_hosts(hosts)
     if http2:
         pool["typed_extension_protocol_options"] = over_http2
     server = {
@@ -113,6 +117,50 @@ def configuration(
                 }
             ],
             "clusters": [server, pool],
+        },
+    }
+
+
+def _of_any() -> dict[str, Any]:
+    """Wherever the picker says."""
+    return {
+        "name": "pool",
+        "type": "ORIGINAL_DST",
+        "lb_policy": "CLUSTER_PROVIDED",
+        "connect_timeout": "2s",
+        "original_dst_lb_config": {"use_http_header": True, "http_header_name": DESTINATION},
+    }
+
+
+def _of_hosts(hosts: list[str]) -> dict[str, Any]:
+    """Those of `hosts` that the picker says, in its order; it hears which one has answered."""
+
+    def policy(name: str, kind: str, **configured: object) -> dict[str, Any]:
+        typed = {"@type": f"{_API}.load_balancing_policies.{name}.v3.{kind}", **configured}
+        extension = {"name": f"envoy.load_balancing_policies.{name}", "typed_config": typed}
+        return {"policies": [{"typed_extension_config": extension}]}
+
+    addresses = (host.rsplit(":", 1) for host in hosts)
+    return {
+        "name": "pool",
+        "type": "STATIC",
+        "connect_timeout": "2s",
+        "load_balancing_policy": policy(
+            "override_host",
+            "OverrideHost",
+            override_host_sources=[{"header": DESTINATION}],
+            selected_host_key={"key": "envoy.lb", "path": [{"key": f"{DESTINATION}-served"}]},
+            fallback_policy=policy("round_robin", "RoundRobin"),
+        ),
+        "load_assignment": {
+            "cluster_name": "pool",
+            "endpoints": [
+                {
+                    "lb_endpoints": [
+                        {"endpoint": {"address": _address(host, int(port))}} for host, port in addresses
+                    ]
+                }
+            ],
         },
     }
 

@@ -57,6 +57,13 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "PORT", requires = "endpoint_picker_port", value_parser = clap::value_parser!(u16).range(1..))]
     pub endpoint_port: Option<u16>,
 
+    /// Endpoints besides the first that are named for such a request, the next best first, for a proxy that retries: at most
+    /// 3. By default 0, because not every proxy can read a list
+    // As llm-d's picker, whose `maxNumOfEndpoints` is 1. At most four tries: a client that waits longer should hear of it.
+    #[arg(long, value_name = "N", requires = "endpoint_picker_port")]
+    #[arg(default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=3))]
+    pub endpoint_fallbacks: u8,
+
     /// Whether KServe's HTTP API is served under `/v2`, besides its health. A key's limit on tokens does not count
     /// those of this API
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]

@@ -1,6 +1,7 @@
 //! The endpoint picker: a port on which a proxy, such as Envoy, asks for each HTTP request which worker's host it goes to.
 //! Owns the course of one such stream; what is said when is `inflight_ext_proc`'s, and which worker it is the table's.
 
+mod avoided;
 mod endpoints;
 mod health;
 mod refusing;
@@ -8,13 +9,14 @@ mod refusing;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use inflight_base::accept::accept;
 use inflight_base::net::Listener;
 use inflight_ext_proc::messages::external_processor_server::{
     ExternalProcessor, ExternalProcessorServer,
 };
 use inflight_ext_proc::messages::{ProcessingRequest, ProcessingResponse};
-use inflight_ext_proc::{Exchange, ExchangeError, HttpRequest, Step};
+use inflight_ext_proc::{Exchange, ExchangeError, Heard, HttpRequest, Step};
 use inflight_kserve::client::{TransportOptions, server};
 use inflight_openai::ApiError;
 use inflight_upstream::slot::WorkerSlot;
@@ -25,6 +27,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use tonic_health::pb::health_server::HealthServer;
 
+use self::avoided::Avoided;
 pub(crate) use self::endpoints::Endpoints;
 use self::health::PickerHealth;
 use self::refusing::refused;
@@ -48,6 +51,8 @@ pub(crate) struct PickerLimits {
     pub max_requests: usize,
     /// How long open requests may take once `shutdown` has resolved.
     pub grace: Duration,
+    /// Endpoints that are named for retries, besides the one of the request.
+    pub fallbacks: usize,
 }
 
 /// Serves until `stopped` resolves and open requests have ended. Once `shutdown` has resolved, they have the grace
@@ -64,6 +69,8 @@ pub(crate) async fn serve<L: Listener>(
     let service = ExternalProcessorServer::new(Picker {
         state,
         endpoints: Arc::new(endpoints),
+        avoided: Arc::default(),
+        fallbacks: limits.fallbacks,
     });
     let serving = server(&TransportOptions {
         stream_window_bytes: STREAM_WINDOW,
@@ -83,6 +90,8 @@ pub(crate) async fn serve<L: Listener>(
 struct Picker {
     state: Arc<AppState>,
     endpoints: Arc<Endpoints>,
+    avoided: Arc<Avoided>,
+    fallbacks: usize,
 }
 
 type Answer = Result<ProcessingResponse, Status>;
@@ -99,6 +108,8 @@ impl ExternalProcessor for Picker {
         let passage = Passage {
             state: Arc::clone(&self.state),
             endpoints: Arc::clone(&self.endpoints),
+            avoided: Arc::clone(&self.avoided),
+            fallbacks: self.fallbacks,
             sender: sender.clone(),
         };
         let incoming = request.into_inner();
@@ -117,13 +128,16 @@ impl ExternalProcessor for Picker {
 struct Passage {
     state: Arc<AppState>,
     endpoints: Arc<Endpoints>,
+    avoided: Arc<Avoided>,
+    fallbacks: usize,
     sender: mpsc::Sender<Answer>,
 }
 
 /// A request that goes to the endpoint that was picked for it.
 struct Sent {
     visit: Visit,
-    endpoint: String,
+    /// The endpoint, and behind it those for retries.
+    endpoints: Vec<String>,
     _place: Admitted,
 }
 
@@ -149,7 +163,7 @@ impl Passage {
                 (Ok(Step::Reply(replies)), _) => replies,
                 (Ok(Step::Choose(request)), _) => match self.choose(&request).await {
                     Ok(chosen) => {
-                        let replies = exchange.chosen(&chosen.endpoint);
+                        let replies = exchange.chosen(&chosen.endpoints.join(","));
                         memory = BodyMemory::default();
                         sent = Some(chosen);
                         replies
@@ -162,7 +176,7 @@ impl Passage {
                     return;
                 }
             }
-            note(&mut sent, &exchange);
+            self.note(&mut sent, exchange.heard());
         }
     }
 
@@ -178,17 +192,36 @@ impl Passage {
         let fits = |slot: &WorkerSlot| {
             request.subset.is_none() || endpoints.of(&slot.address).is_some_and(may)
         };
-        let visit = sought.pick(state, fits).await?;
-        let endpoint = endpoints.resolve(visit.worker()).await?;
+        let avoided = self.avoided.now();
+        let is_good = |slot: &WorkerSlot| !avoided.contains(&slot.address) && fits(slot);
+        let visit = match sought.pick(state, is_good, self.fallbacks).await {
+            Err(_) if !avoided.is_empty() => sought.pick(state, fits, self.fallbacks).await?,
+            picked => picked?,
+        };
+        let endpoints = self.named(&visit).await?;
         let by = sought.label();
         let seconds = began.elapsed().as_secs_f64();
         state.metrics.picks.picked(by, seconds);
-        tracing::debug!(path = request.path, endpoint, by, "endpoint picked");
+        tracing::debug!(path = request.path, ?endpoints, by, "endpoint picked");
         Ok(Sent {
             visit,
-            endpoint,
+            endpoints,
             _place: place,
         })
+    }
+
+    /// The endpoint of a request, and behind it those for retries, each once: workers of one host may share one.
+    async fn named(&self, visit: &Visit) -> Result<Vec<String>, ApiError> {
+        let first = self.endpoints.resolve(visit.worker());
+        let others = visit.others().map(|other| self.endpoints.resolve(other));
+        let (first, others) = tokio::join!(first, join_all(others));
+        let mut named = vec![first?];
+        for other in others.into_iter().flatten() {
+            if !named.contains(&other) {
+                named.push(other);
+            }
+        }
+        Ok(named)
     }
 
     /// Reads it where a body of its size may be worked on.
@@ -211,30 +244,48 @@ impl Passage {
         self.state.metrics.picks.refused();
         let _ = self.sender.send(Ok(refused(request, error))).await;
     }
+
+    /// Notes at its worker what the answer says, which may be another one than was picked.
+    fn note(&self, noted: &mut Option<Sent>, heard: &Heard) {
+        let Some(sent) = noted else { return };
+        if let Some(served) = &heard.served
+            && !sent.is_at(served)
+        {
+            self.state.metrics.picks.retried();
+            let Some(slot) = self.worker_at(served, &sent.visit) else {
+                // No worker of this gateway.
+                *noted = None;
+                return;
+            };
+            self.avoided.add(sent.visit.worker());
+            sent.visit.moved(&slot);
+            sent.endpoints = vec![served.clone()];
+        }
+        if heard.has_begun {
+            sent.visit.started();
+        }
+        if let Some(tokens) = heard.cached_tokens {
+            sent.visit.found_cached(tokens);
+        }
+    }
+
+    /// The worker at this endpoint; of several, the one that was next.
+    fn worker_at(&self, endpoint: &str, visit: &Visit) -> Option<Arc<WorkerSlot>> {
+        let is_there = |slot: &&Arc<WorkerSlot>| {
+            let own = self.endpoints.of(&slot.address);
+            own.is_some_and(|own| own == endpoint)
+        };
+        let workers = self.state.table.workers();
+        let place = |slot: &Arc<WorkerSlot>| visit.others().position(|one| *one == slot.address);
+        let there = workers.iter().filter(is_there);
+        let nearest = there.min_by_key(|slot| place(slot).unwrap_or(usize::MAX));
+        nearest.cloned()
+    }
 }
 
-/// Notes at its worker what the answer says.
-fn note(sent: &mut Option<Sent>, exchange: &Exchange) {
-    let heard = exchange.heard();
-    let Some(Sent {
-        visit, endpoint, ..
-    }) = sent
-    else {
-        return;
-    };
-    if heard
-        .served
-        .as_ref()
-        .is_some_and(|served| served != endpoint)
-    {
-        // The proxy has tried another one.
-        *sent = None;
-        return;
-    }
-    if heard.has_begun {
-        visit.started();
-    }
-    if let Some(tokens) = heard.cached_tokens {
-        visit.found_cached(tokens);
+impl Sent {
+    /// Whether it is at this endpoint.
+    fn is_at(&self, endpoint: &str) -> bool {
+        self.endpoints.first().is_some_and(|one| one == endpoint)
     }
 }

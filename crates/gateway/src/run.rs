@@ -258,6 +258,7 @@ async fn serve_ports<L: Listener>(
             max_connections: options.max_connections,
             max_requests: options.max_concurrent_requests,
             grace,
+            fallbacks: options.endpoint_fallbacks.into(),
         };
         let port = Port {
             listener,

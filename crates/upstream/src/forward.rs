@@ -311,7 +311,8 @@ impl Forward {
         tokio::task::spawn_blocking(read).await.ok().flatten()
     }
 
-    /// Picks the server of a request that another program sends, among those that `fit`, by its model and its prompt.
+    /// Picks the server of a request that another program sends, among those that `fit`, by its model and its prompt, with at
+    /// most so many `others` that would be next.
     ///
     /// # Errors
     /// No server has its model, or none that does is ready.
@@ -319,6 +320,7 @@ impl Forward {
         &self,
         message: &ModelInferRequest,
         fits: impl Fn(&WorkerSlot) -> bool,
+        others: usize,
     ) -> Result<Visit, Status> {
         let prompt = self.prompt(message).await;
         let ask = prompt
@@ -327,9 +329,9 @@ impl Forward {
         let asks = ask.as_ref().map(|ask| ask as MakeQuery<'_>);
         let (model, version) = (&message.model_name, &message.model_version);
         let fits = |picked: &Picked| fits(&picked.slot);
-        let picked = self.table.pick_peer(model, version, fits, asks);
-        let (picked, placed) = picked.map_err(|missing| not_picked(missing, model, version))?;
-        Ok(Visit::new(picked.slot, placed))
+        let table = &self.table;
+        let visit = table.pick_visited_peer((model, version), fits, asks, others);
+        visit.map_err(|missing| not_picked(missing, model, version))
     }
 
     /// Picks the server of a call among those that fit.

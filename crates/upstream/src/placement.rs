@@ -16,7 +16,7 @@ mod trust;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use inflight_routing::choose::{self, Eligible};
+use inflight_routing::choose::{self, Choice, Eligible};
 use inflight_routing::estimate::Estimates;
 use inflight_routing::expectation::{Expectations, Seconds};
 use inflight_routing::index::{Held, Index};
@@ -146,6 +146,87 @@ impl Placement {
         let sent = ask.is_transferred.then_some(now);
         let placed = Placed::new(Arc::clone(seat), ticket, choice, is_checked, sent);
         Some((place, placed))
+    }
+
+    /// The seats that would be chosen for a request, at most so many, the best first: which of them, and what is expected.
+    /// Sends nothing.
+    pub(crate) fn rank(
+        &self,
+        ask: &CacheQuery,
+        seats: &[Option<Arc<Seat>>],
+        most: usize,
+    ) -> Vec<(usize, Choice)> {
+        let now = self.now();
+        let mut state = self.state.lock();
+        let State {
+            index,
+            expectations,
+            hand_overs,
+            held,
+            ..
+        } = &mut *state;
+        index.find(&ask.keys, held);
+        let request = self.request(ask, hand_overs);
+        let own = |seat: &&Arc<Seat>| std::ptr::eq(seat.placement(), self);
+        let mut rest: Vec<(usize, &Arc<Seat>)> = seats
+            .iter()
+            .enumerate()
+            .filter_map(|(place, seat)| Some((place, seat.as_ref().filter(own)?)))
+            .collect();
+        let mut ranked = Vec::new();
+        while ranked.len() < most {
+            let left = rest.iter().map(|(_, seat)| *seat);
+            let Some(choice) = choose::choose(&request, eligible(left), held, expectations, now)
+            else {
+                break;
+            };
+            let at = rest
+                .iter()
+                .position(|(_, seat)| seat.server() == choice.server);
+            let Some(at) = at else { break };
+            ranked.push((rest.swap_remove(at).0, choice));
+        }
+        ranked
+    }
+
+    /// Counts a request at this seat, where somebody else has sent it; `expected`: what was when it was placed. Where that
+    /// is not known, its answer says nothing of the worker's reports: they may include it by now. `None`: the seat is not
+    /// one of these, or not known.
+    pub(crate) fn sent_to(
+        &self,
+        seat: &Arc<Seat>,
+        ask: &CacheQuery,
+        expected: Option<Choice>,
+    ) -> Option<Placed> {
+        if !std::ptr::eq(seat.placement(), self) {
+            return None;
+        }
+        let now = self.now();
+        let mut state = self.state.lock();
+        let State {
+            index,
+            expectations,
+            estimates,
+            hand_overs,
+            held,
+            ..
+        } = &mut *state;
+        index.find(&ask.keys, held);
+        let request = self.request(ask, hand_overs);
+        let expected = expected.filter(|choice| choice.server == seat.server());
+        let is_checked =
+            expected.is_some() && ask.is_checked() && !estimates.is_estimated(seat.server());
+        let seats = eligible(std::iter::once(seat));
+        let choice = match expected {
+            Some(choice) => choice,
+            None => choose::choose(&request, seats, held, expectations, now)?,
+        };
+        let work = request.work(held.of(seat.server()));
+        let ticket = expectations.sent(seat.server(), &work, now);
+        estimates.sent(seat.server(), &ask.keys, index);
+        drop(state);
+        let seat = Arc::clone(seat);
+        Some(Placed::new(seat, ticket, choice, is_checked, None))
     }
 
     /// Whether a request should be computed by one of `contexts` and continued by one of `others`, rather than be computed

@@ -122,13 +122,14 @@ impl ModelEntry {
         Some((picked.connection, placed))
     }
 
-    /// As [`ModelEntry::pick`], for a request that another program sends, to a worker that `fits`. Without `asks`, caches do
-    /// not matter.
+    /// As [`ModelEntry::pick`], for a request that another program sends, to a worker that `fits`, with at most so many
+    /// `others` that would be next. Without `asks`, caches do not matter.
     pub fn pick_visited(
         &self,
         suits: Suits<'_>,
         fits: impl Fn(&WorkerSlot) -> bool,
         asks: Option<MakeQuery<'_>>,
+        others: usize,
     ) -> Option<Visit> {
         let criteria = Criteria {
             asks,
@@ -137,8 +138,8 @@ impl ModelEntry {
             turns: &self.turns,
         };
         let suited = self.ready(|one| suits.takes(one, &[]));
-        let (picked, placed) = criteria.pick(suited.filter(|ready| fits(ready.slot)))?;
-        Some(Visit::new(Arc::clone(picked.slot), placed))
+        let ranked = criteria.rank(suited.filter(|ready| fits(ready.slot)), others)?;
+        Some(ranked.visited())
     }
 
     /// Whether a worker for contexts should compute these prompts and another one continue, rather than one do all of it.
@@ -192,7 +193,7 @@ struct Ready<'a> {
 }
 
 impl Server for Ready<'_> {
-    fn slot(&self) -> &WorkerSlot {
+    fn slot(&self) -> &Arc<WorkerSlot> {
         self.slot
     }
 
@@ -393,18 +394,13 @@ impl Table {
         })
     }
 
-    /// Picks the least loaded worker that `fits`, of whatever model, for a request that another program sends.
-    pub fn pick_visited(&self, fits: impl Fn(&WorkerSlot) -> bool) -> Option<Visit> {
+    /// Picks the least loaded worker that `fits`, of whatever model, for a request that another program sends, with at most so
+    /// many `others` that would be next.
+    pub fn pick_visited(&self, fits: impl Fn(&WorkerSlot) -> bool, others: usize) -> Option<Visit> {
         let workers = self.workers.load();
         let ready = workers.iter().filter(|slot| slot.is_ready() && fits(slot));
-        let criteria = Criteria {
-            asks: None,
-            hashes_always: false,
-            spares_contexts: self.has_contexts(),
-            turns: &self.turns,
-        };
-        let (slot, placed) = criteria.pick(ready.cloned())?;
-        Some(Visit::new(slot, placed))
+        let ranked = self.criteria(None).rank(ready.cloned(), others)?;
+        Some(ranked.visited())
     }
 
     /// Whether any worker is ready.

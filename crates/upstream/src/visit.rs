@@ -1,10 +1,21 @@
 //! A request that another program sends to a worker which was picked here: a proxy that asks where requests go. Owns that it
-//! counts at its worker for as long as it lasts; knows nothing of how it gets there.
+//! counts at its worker for as long as it lasts, and at another one once it went there instead; knows nothing of how it gets
+//! there.
 
 use std::sync::Arc;
 
-use crate::placement::Placed;
+use inflight_routing::Choice;
+
+use crate::placement::{CacheQuery, Placed};
 use crate::slot::WorkerSlot;
+
+/// A worker that the request goes to where the first one does not take it.
+#[derive(Debug)]
+pub(crate) struct Next {
+    pub(crate) slot: Arc<WorkerSlot>,
+    /// What was expected there when the first one was picked.
+    pub(crate) expected: Option<Choice>,
+}
 
 /// A request at the worker that was picked for it; it has ended once this is dropped.
 #[derive(Debug)]
@@ -12,12 +23,25 @@ pub struct Visit {
     slot: Arc<WorkerSlot>,
     /// Why the worker was picked, where its reports are heard.
     placed: Option<Placed>,
+    others: Vec<Next>,
+    /// What it asks of caches, until it has started.
+    asked: Option<CacheQuery>,
 }
 
 impl Visit {
-    pub(crate) fn new(slot: Arc<WorkerSlot>, placed: Option<Placed>) -> Self {
+    pub(crate) fn new(
+        slot: Arc<WorkerSlot>,
+        placed: Option<Placed>,
+        others: Vec<Next>,
+        asked: Option<CacheQuery>,
+    ) -> Self {
         slot.peer.enter();
-        Self { slot, placed }
+        Self {
+            slot,
+            placed,
+            others,
+            asked,
+        }
     }
 
     /// The worker's `host:port`, as it was given.
@@ -25,8 +49,31 @@ impl Visit {
         &self.slot.address
     }
 
+    /// The workers that would be next, the best first.
+    pub fn others(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.others.iter().map(|other| &other.slot.address)
+    }
+
+    /// This worker has it instead: it counts there from now on.
+    pub fn moved(&mut self, slot: &Arc<WorkerSlot>) {
+        slot.peer.enter();
+        let before = std::mem::replace(&mut self.slot, Arc::clone(slot));
+        before.peer.leave();
+        let (Some(placed), Some(asked)) = (self.placed.take(), self.asked.take()) else {
+            return;
+        };
+        let next = |other: &&Next| Arc::ptr_eq(&other.slot, slot);
+        let expected = self.others.iter().find(next);
+        let expected = expected.and_then(|other| other.expected);
+        let connections = slot.connections();
+        let mut seats = connections.iter().filter_map(|one| one.seat());
+        let sent = |seat| placed.placement().sent_to(seat, &asked, expected);
+        self.placed = seats.find_map(sent);
+    }
+
     /// Its answer has begun.
     pub fn started(&mut self) {
+        self.asked = None;
         if let Some(placed) = &mut self.placed {
             placed.started();
         }

@@ -8,6 +8,8 @@ use crate::messages::{HeaderMap, HeaderValue, HttpTrailers, Metadata};
 use crate::names::DESTINATION;
 
 const ENDPOINT: &str = "10.0.0.7:8000";
+/// With one for retries.
+const ENDPOINTS: &str = "10.0.0.7:8000,10.0.0.8:8000";
 
 fn headers(ends: bool, pairs: &[(&str, &str)]) -> Request {
     let value = |(key, value): &(&str, &str)| HeaderValue {
@@ -109,9 +111,9 @@ fn replies(step: Step) -> Vec<String> {
 }
 
 #[test]
-fn the_endpoint_is_named_in_each_way_of_sending_bodies() {
+fn the_endpoints_are_named_in_each_way_of_sending_bodies() {
     use BodySendMode::{Buffered, FullDuplexStreamed, None, Streamed};
-    let named = format!("head {DESTINATION}={ENDPOINT}");
+    let named = format!("head {DESTINATION}={ENDPOINTS}");
     for (mode, messages, seen, sent) in [
         (
             FullDuplexStreamed,
@@ -149,7 +151,7 @@ fn the_endpoint_is_named_in_each_way_of_sending_bodies() {
             Buffered,
             vec![(headers(false, &[]), 1), (body("x", true), 0)],
             "x",
-            vec![format!("body {DESTINATION}={ENDPOINT}")],
+            vec![format!("body {DESTINATION}={ENDPOINTS}")],
         ),
         (
             Buffered,
@@ -168,14 +170,14 @@ fn the_endpoint_is_named_in_each_way_of_sending_bodies() {
         let mut exchange = exchange(mode, None);
         let request = until_choice(&mut exchange, messages);
         assert_eq!(request.body, seen, "{mode:?}");
-        let replies = exchange.chosen(ENDPOINT);
+        let replies = exchange.chosen(ENDPOINTS);
         assert_eq!(short(&replies), sent, "{mode:?}");
         let Some(Kind::StructValue(inner)) =
             &replies[0].dynamic_metadata.as_ref().unwrap().fields["envoy.lb"].kind
         else {
             panic!("{replies:?}");
         };
-        let value = Kind::StringValue(ENDPOINT.to_owned());
+        let value = Kind::StringValue(ENDPOINTS.to_owned());
         assert_eq!(inner.fields[DESTINATION].kind, Some(value));
     }
 }

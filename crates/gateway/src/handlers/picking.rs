@@ -201,7 +201,7 @@ impl Sought {
         }
     }
 
-    /// Picks a worker that `fits`, where the request counts from now on.
+    /// Picks a worker that `fits`, where the request counts from now on, with at most so many `others` that would be next.
     ///
     /// # Errors
     /// 503: none is ready; 400: no server has the model of KServe's request.
@@ -209,6 +209,7 @@ impl Sought {
         &self,
         state: &AppState,
         fits: impl Fn(&WorkerSlot) -> bool,
+        others: usize,
     ) -> Result<Visit, ApiError> {
         let visit = match &self.0 {
             Known::Prompt(prepared) => {
@@ -217,7 +218,7 @@ impl Sought {
                 let located = &prepared.model;
                 let ask = |block_tokens| asked.ask(block_tokens);
                 let entry = &located.entry;
-                entry.pick_visited(suits(located), fits, Some(&ask))
+                entry.pick_visited(suits(located), fits, Some(&ask), others)
             }
             Known::Tokens {
                 located,
@@ -228,17 +229,20 @@ impl Sought {
                 let salt = salt.as_bytes();
                 let ask = |block_tokens| CacheQuery::of_prompt(tokens, adapter, salt, block_tokens);
                 let entry = &located.entry;
-                entry.pick_visited(suits(located), fits, Some(&ask))
+                entry.pick_visited(suits(located), fits, Some(&ask), others)
             }
-            Known::Model(located) => located.entry.pick_visited(suits(located), fits, None),
+            Known::Model(located) => {
+                let entry = &located.entry;
+                entry.pick_visited(suits(located), fits, None, others)
+            }
             Known::Kserve(request) => {
-                let visit = state.forward.visit(request, fits).await;
+                let visit = state.forward.visit(request, fits, others).await;
                 return visit.map_err(|status| match status.code() {
                     Code::Unavailable => ApiError::unavailable(status.message()),
                     _ => ApiError::invalid_request("model_name", status.message()),
                 });
             }
-            Known::Any => state.table.pick_visited(fits),
+            Known::Any => state.table.pick_visited(fits, others),
         };
         visit.ok_or_else(no_worker)
     }

@@ -15,6 +15,7 @@ struct PickLabels {
 #[derive(Clone, Debug)]
 pub(crate) struct Picks {
     picks: Family<PickLabels, Counter>,
+    retries: Counter,
     time: Histogram,
 }
 
@@ -27,6 +28,12 @@ impl Picks {
              nothing; refused: none was picked",
             picks.clone(),
         );
+        let retries = Counter::default();
+        registry.register(
+            "endpoint_retries",
+            "Requests of a proxy that another endpoint answered than the one that was picked, as the proxy says",
+            retries.clone(),
+        );
         // 50 µs to 26 s.
         let time = Histogram::new(exponential_buckets(0.00005, 2.0, 20));
         registry.register_with_unit(
@@ -35,13 +42,22 @@ impl Picks {
             Unit::Seconds,
             time.clone(),
         );
-        Self { picks, time }
+        Self {
+            picks,
+            retries,
+            time,
+        }
     }
 
     /// An endpoint was picked `by` what was known, in so many seconds.
     pub(crate) fn picked(&self, by: &'static str, seconds: f64) {
         self.picks.get_or_create(&PickLabels { by }).inc();
         self.time.observe(seconds);
+    }
+
+    /// Another one than that has answered.
+    pub(crate) fn retried(&self) {
+        self.retries.inc();
     }
 
     /// None was picked.

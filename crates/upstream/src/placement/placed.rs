@@ -6,6 +6,7 @@ use std::sync::Arc;
 use inflight_routing::choose::Choice;
 use inflight_routing::expectation::{Seconds, Ticket};
 
+use super::Placement;
 use super::seat::{CacheReports, Seat};
 use super::trust::Fault;
 
@@ -40,10 +41,21 @@ impl Placed {
         }
     }
 
+    /// What is known of all workers of its model.
+    pub(crate) fn placement(&self) -> &Placement {
+        self.seat.placement()
+    }
+
     /// The seat that it has.
     #[cfg(test)]
     pub(super) fn seat(&self) -> &Arc<Seat> {
         &self.seat
+    }
+
+    /// Whether its answer will say whether the worker's reports are right.
+    #[cfg(test)]
+    pub(super) fn is_checked(&self) -> bool {
+        self.is_checked
     }
 
     /// Tokens that were expected in the worker's cache.

@@ -156,6 +156,69 @@ async fn a_request_goes_where_its_prompt_is_cached() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn those_that_would_be_next_are_ranked_and_learned_of_once_they_have_answered() {
+    let (placement, mut seats, prompt) = pair();
+    // A third that holds half of it.
+    seats.push(placement.join().unwrap());
+    seats[2].take(&first(stored(&prompt[..32]))).unwrap();
+    let asked = ask(&prompt);
+    let (place, placed) = placement.assign(&asked, seats.iter()).unwrap();
+    assert_eq!(place, 1);
+    let foreign = Arc::new(Placement::new(Placements::default()));
+    let foreign = foreign.join().unwrap();
+    let rest = [
+        Some(Arc::clone(&seats[0])),
+        None,
+        Some(Arc::clone(&foreign)),
+        Some(Arc::clone(&seats[2])),
+    ];
+    let ranked = |most| {
+        let ranked = placement.rank(&asked, &rest, most).into_iter();
+        let ranked = ranked.map(|(place, choice)| (place, choice.cached_tokens));
+        ranked.collect::<Vec<_>>()
+    };
+    assert_eq!(ranked(9), [(3, 32), (0, 0)]);
+    assert_eq!(ranked(1), [(3, 32)]);
+    assert_eq!(ranked(0), []);
+
+    let open = || {
+        seats
+            .iter()
+            .map(|seat| waiting(&placement, seat))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        open(),
+        [0, 1, 0],
+        "nothing counts where it only would be next"
+    );
+    let expected = placement.rank(&asked, &rest, 1)[0].1;
+    // Meanwhile the one that answers has reported the whole prompt.
+    let mut later = first(stored(&prompt));
+    later.sequence = 2;
+    seats[2].take(&later).unwrap();
+    let moved = |expected| placement.sent_to(&seats[2], &asked, expected).unwrap();
+    drop(placed);
+    let mut known = moved(Some(expected));
+    assert_eq!(open(), [0, 0, 1]);
+    assert_eq!(known.expected_cached(), 32, "as it was when it was picked");
+    assert!(known.is_checked());
+    known.started();
+    assert_eq!(known.cached(32), None);
+    drop(known);
+    assert_eq!(open(), [0, 0, 0]);
+    // What was not expected says nothing of its reports.
+    assert!(!moved(None).is_checked());
+    assert!(placement.sent_to(&foreign, &asked, None).is_none());
+}
+
+/// Requests that this gateway has there.
+fn waiting(placement: &Placement, seat: &Arc<Seat>) -> u32 {
+    let choice = placement.rank(&ask(&[1, 2, 3, 4]), &[Some(Arc::clone(seat))], 1);
+    choice[0].1.open
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_stream_that_is_not_to_be_believed_is_forgotten() {
     let good = |sequence| CacheUpdate {
         sequence,

@@ -9,6 +9,7 @@ use crate::connection::Connection;
 use crate::placement::Placed;
 use crate::pool::Pool;
 use crate::slot::WorkerSlot;
+use crate::visit::Visit;
 
 /// Why no server takes a call of KServe's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,15 +46,44 @@ impl Table {
         fits: impl Fn(&Picked) -> bool,
         asks: Option<MakeQuery<'_>>,
     ) -> Result<(Picked, Option<Placed>), NoPeer> {
+        let ready = self.ready_peers(name, version, fits)?;
+        self.criteria(asks).pick(ready).ok_or(NoPeer::NoneReady)
+    }
+
+    /// As [`Table::pick_peer`], for a call that another program sends, with at most so many `others` that would be next.
+    ///
+    /// # Errors
+    /// [`NoPeer`].
+    pub fn pick_visited_peer(
+        &self,
+        (name, version): (&str, &str),
+        fits: impl Fn(&Picked) -> bool,
+        asks: Option<MakeQuery<'_>>,
+        others: usize,
+    ) -> Result<Visit, NoPeer> {
+        let ready = self.ready_peers(name, version, fits)?;
+        let ranked = self.criteria(asks).rank(ready, others);
+        Ok(ranked.ok_or(NoPeer::NoneReady)?.visited())
+    }
+
+    fn ready_peers(
+        &self,
+        name: &str,
+        version: &str,
+        fits: impl Fn(&Picked) -> bool,
+    ) -> Result<Servers<Picked>, NoPeer> {
         let mut ready = self.peers(name, version)?;
         ready.retain(|picked| picked.slot.takes_calls() && fits(picked));
-        let criteria = Criteria {
+        Ok(ready)
+    }
+
+    pub(super) fn criteria<'a>(&'a self, asks: Option<MakeQuery<'a>>) -> Criteria<'a> {
+        Criteria {
             asks,
             hashes_always: false,
             spares_contexts: self.has_contexts(),
             turns: &self.turns,
-        };
-        criteria.pick(ready).ok_or(NoPeer::NoneReady)
+        }
     }
 
     /// Whether any model has workers for contexts.
@@ -162,7 +192,7 @@ impl Picked {
 }
 
 impl Server for Picked {
-    fn slot(&self) -> &WorkerSlot {
+    fn slot(&self) -> &Arc<WorkerSlot> {
         &self.slot
     }
 

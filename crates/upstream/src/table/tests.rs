@@ -402,12 +402,69 @@ fn a_watched_server_is_picked_for_others_alone() {
     assert!((0..4).all(|_| Arc::ptr_eq(&pick(false).unwrap(), &worker)));
     // What somebody else sent there counts for as long as it is open.
     let slot = Arc::clone(&table.workers()[1]);
-    let open = Visit::new(Arc::clone(&slot), None);
+    let open = Visit::new(Arc::clone(&slot), None, Vec::new(), None);
     assert_eq!((watched.active(), slot.active()), (0, 1));
     assert!((0..4).all(|_| Arc::ptr_eq(&pick(true).unwrap(), &worker)));
     drop(open);
     let picked: Vec<_> = (0..4).map(|_| pick(true).unwrap()).collect();
     assert!(picked.iter().any(|one| Arc::ptr_eq(one, &watched)));
+}
+
+#[test]
+fn those_that_would_be_next_are_named_in_their_order() {
+    let table = table();
+    for index in 0..3 {
+        ready(&table, index, "m", "h");
+    }
+    let workers = table.workers();
+    // The first has two requests, the second one, the third none.
+    let open = [0, 0, 1].map(|index: usize| {
+        let slot = Arc::clone(&workers[index]);
+        Visit::new(slot, None, Vec::new(), None)
+    });
+    let entry = table.find("m").unwrap();
+    let names = |visit: &Visit| {
+        let all = std::iter::once(visit.worker()).chain(visit.others());
+        all.map(ToString::to_string).collect::<Vec<_>>()
+    };
+    for (others, expected) in [
+        (0, &["c:1"][..]),
+        (1, &["c:1", "b:1"][..]),
+        (3, &["c:1", "b:1", "a:1"][..]),
+    ] {
+        let by_model = entry.pick_visited(suits("h"), |_| true, None, others);
+        assert_eq!(names(&by_model.unwrap()), expected);
+        let of_any = table.pick_visited(|_| true, others);
+        assert_eq!(names(&of_any.unwrap()), expected);
+    }
+    let fits = |slot: &WorkerSlot| &*slot.address != "b:1";
+    let visit = entry.pick_visited(suits("h"), fits, None, 3).unwrap();
+    assert_eq!(names(&visit), ["c:1", "a:1"]);
+    drop(open);
+}
+
+#[test]
+fn a_request_that_went_elsewhere_counts_there() {
+    let table = table();
+    for index in 0..2 {
+        ready(&table, index, "m", "h");
+    }
+    let entry = table.find("m").unwrap();
+    let mut visit = entry.pick_visited(suits("h"), |_| true, None, 1).unwrap();
+    let of = |address: &str| {
+        let workers = table.workers();
+        let slot = workers.iter().find(|slot| *slot.address == *address);
+        Arc::clone(slot.unwrap())
+    };
+    let first = of(visit.worker());
+    let next = of(visit.others().next().unwrap());
+    let active = || (first.active(), next.active());
+    assert_eq!(active(), (1, 0));
+    visit.moved(&next);
+    assert_eq!(active(), (0, 1));
+    assert_eq!(visit.worker(), &next.address);
+    drop(visit);
+    assert_eq!(active(), (0, 0));
 }
 
 #[test]
