@@ -52,3 +52,15 @@ def test_every_section_of_evidence_has_a_row_or_is_about_several() -> None:
         sections = set(re.findall(r"^## (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE))
         slugs = {re.sub(r"[^\w\- ]", "", one.lower()).replace(" ", "-") for one in sections}
         assert slugs <= linked | several, page.name
+
+
+def test_the_tests_that_cover_the_endpoint_picker_protocol_exist() -> None:
+    page = (ROOT / "docs" / "status" / "gateway.md").read_text(encoding="utf-8")
+    section = page.partition("### What the endpoint-picker protocol requires")[2].partition("\n## ")[0]
+    rows = [line.split("|") for line in section.splitlines() if line.startswith("| ")]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row[2])}
+    files = [ROOT / "tests" / "e2e" / "test_proxy_picking.py"]
+    files += (ROOT / "crates" / "ext_proc" / "src").rglob("*.rs")
+    text = "".join(file.read_text(encoding="utf-8") for file in files)
+    assert len(named) > 10
+    assert [name for name in sorted(named) if not re.search(rf"\b(def|fn) {name}\b", text)] == []

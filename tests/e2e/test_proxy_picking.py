@@ -179,13 +179,69 @@ def test_only_endpoints_that_the_proxy_names_are_picked(pool: Pool, tmp_path: Pa
         envoy.stop()
 
 
-def test_without_an_endpoint_the_answer_is_503(pool: Pool, tmp_path: Path) -> None:
-    envoy = Envoy(tmp_path, configuration(pool.address, subset=["127.0.0.9:1"]))
+@pytest.mark.parametrize("subset", [["127.0.0.9:1"], []])
+def test_without_an_endpoint_the_answer_is_503(pool: Pool, tmp_path: Path, subset: list[str]) -> None:
+    envoy = Envoy(tmp_path, configuration(pool.address, subset=subset))
     try:
         answer = post(envoy.http, "/v1/completions", {"model": MODEL_NAME, "prompt": "x"})
         assert answer.status == 503
         assert answer.headers["x-llm-d-request-dropped-reason"] == "rejected-no-endpoints"
         assert answer.headers["retry-after"]
+    finally:
+        envoy.stop()
+
+
+def test_beyond_its_limit_of_requests_the_answer_is_429(pool: Pool, start: Start, tmp_path: Path) -> None:
+    workers = [f"--worker={worker.address('grpc')}" for worker, _ in pool.pods.values()]
+    ports = ("--port=0", "--endpoint-picker-port=0", f"--endpoint-port={pool.port}")
+    picker = start("gateway", *ports, "--max-concurrent-requests=1", *workers)
+    wait_ready(picker)
+    envoy = Envoy(tmp_path, configuration(picker.address("picker")))
+    client = openai.OpenAI(base_url=f"http://{envoy.http}/v1", api_key=NO_KEY, max_retries=0)
+    try:
+        with client.completions.create(
+            model=MODEL_NAME, prompt=prompt(70), max_tokens=5000, stream=True, extra_body={"ignore_eos": True}
+        ) as stream:
+            next(iter(stream))
+            answer = post(envoy.http, "/v1/completions", {"model": MODEL_NAME, "prompt": "x"})
+            assert answer.status == 429
+            assert answer.headers["x-llm-d-request-dropped-reason"] == "rejected-saturated"
+            assert answer.headers["retry-after"]
+    finally:
+        envoy.stop()
+
+
+@pytest.mark.parametrize(
+    ("body_mode", "fails_open", "post_status", "get_status"),
+    [
+        # Envoy has given the body away before it finds out.
+        ("FULL_DUPLEX_STREAMED", True, 500, 200),
+        ("BUFFERED", True, 200, 200),
+        ("FULL_DUPLEX_STREAMED", False, 500, 500),
+    ],
+)
+def test_while_no_picker_answers_the_proxy_does_as_it_is_configured(
+    pool: Pool,
+    start: Start,
+    tmp_path: Path,
+    body_mode: str,
+    fails_open: bool,
+    post_status: int,
+    get_status: int,
+) -> None:
+    workers = [f"--worker={worker.address('grpc')}" for worker, _ in pool.pods.values()]
+    ports = ("--port=0", "--endpoint-picker-port=0", f"--endpoint-port={pool.port}")
+    picker = start("gateway", *ports, *workers)
+    wait_ready(picker)
+    hosts = [f"{host}:{pool.port}" for host in HOSTS]
+    configured = configuration(picker.address("picker"), body_mode, hosts=hosts, fails_open=fails_open)
+    envoy = Envoy(tmp_path, configured)
+    try:
+        ask(envoy.http, prompt(75))
+        picker.kill()
+        body = {"model": MODEL_NAME, "prompt": prompt(76), "max_tokens": 2}
+        assert post(envoy.http, "/v1/completions", body).status == post_status
+        assert get(envoy.http, "/v1/models").status == get_status
     finally:
         envoy.stop()
 
@@ -371,7 +427,8 @@ def test_as_many_endpoints_are_named_as_are_asked_for(
         (tmp_path / str(fallbacks)).mkdir()
         envoy = Envoy(tmp_path / str(fallbacks), configured)
         try:
-            body = {"model": MODEL_NAME, "prompt": prompt(90), "max_tokens": 2}
+            # So large that Envoy has to be configured to keep it.
+            body = {"model": MODEL_NAME, "prompt": prompt(90), "max_tokens": 2, "user": "u" * 2_000_000}
             assert post(envoy.http, "/v1/completions", body).status == status, fallbacks
         finally:
             envoy.stop()

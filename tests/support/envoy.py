@@ -25,16 +25,19 @@ def configuration(
     subset: list[str] | None = None,
     http2: bool = False,
     hosts: list[str] | None = None,
+    fails_open: bool = False,
 ) -> dict[str, Any]:
     """A listener whose requests go where the picker at `picker` (`host:port`) says.
 
     `subset`: the endpoints that it may say. `http2`: endpoints are gRPC servers. `hosts`: the endpoints of
     the pool; with them, a request that its endpoint does not take goes to the next one that the picker named.
+    `fails_open`: requests go anywhere while no picker answers.
     """
     ext_proc = {
         "@type": f"{_API}.filters.http.ext_proc.v3.ExternalProcessor",
         "grpc_service": {"envoy_grpc": {"cluster_name": "picker"}},
         "message_timeout": "30s",
+        "failure_mode_allow": fails_open,
         "processing_mode": {
             "request_header_mode": "SEND",
             "response_header_mode": "SEND",
@@ -60,19 +63,26 @@ def configuration(
     router = {"@type": f"{_API}.filters.http.router.v3.Router"}
     filters.append({"name": "envoy.filters.http.router", "typed_config": router})
     route: dict[str, Any] = {"cluster": "pool", "timeout": "0s"}
+    route_limit: dict[str, Any] = {}
     if hosts is not None:
         route["retry_policy"] = {
             "retry_on": "connect-failure,refused-stream,retriable-status-codes",
             "retriable_status_codes": [503],
             "num_retries": 3,
         }
+        # Of a larger body, Envoy keeps too little to send it again.
+        route_limit = {"request_body_buffer_limit": 8 << 20}
     manager = {
         "@type": f"{_API}.filters.network.http_connection_manager.v3.HttpConnectionManager",
         "stat_prefix": "ingress",
         "codec_type": "AUTO",
         "route_config": {
             "virtual_hosts": [
-                {"name": "all", "domains": ["*"], "routes": [{"match": {"prefix": "/"}, "route": route}]}
+                {
+                    "name": "all",
+                    "domains": ["*"],
+                    "routes": [{"match": {"prefix": "/"}, "route": route, **route_limit}],
+                }
             ]
         },
         "http_filters": filters,
