@@ -246,6 +246,16 @@ def test_while_no_picker_answers_the_proxy_does_as_it_is_configured(
         envoy.stop()
 
 
+def test_what_a_picker_of_llm_d_would_read_is_reported_as_ignored(envoy: Envoy) -> None:
+    body = {"model": MODEL_NAME, "prompt": "x", "max_tokens": 2}
+    headers = {"x-gateway-inference-objective": "batch", "x-llm-d-slo-ttft-ms": "200"}
+    answer = post(envoy.http, "/v1/completions", body, headers)
+    assert answer.status == 200
+    ignored = answer.headers["x-inflight-ignored-fields"]
+    assert ignored == "x-gateway-inference-objective,x-llm-d-slo-ttft-ms"
+    assert "x-inflight-ignored-fields" not in post(envoy.http, "/v1/completions", body).headers
+
+
 def test_a_proxy_that_buffers_bodies_gets_the_endpoint_as_well(pool: Pool, tmp_path: Path) -> None:
     envoy = Envoy(tmp_path, configuration(pool.address, body_mode="BUFFERED"))
     try:

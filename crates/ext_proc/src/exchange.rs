@@ -76,6 +76,8 @@ pub struct Exchange {
     request_mode: BodySendMode,
     response_mode: BodySendMode,
     heard: Heard,
+    /// A header for the answer.
+    added: Option<(String, String)>,
 }
 
 impl Exchange {
@@ -88,6 +90,7 @@ impl Exchange {
             request_mode: BodySendMode::FullDuplexStreamed,
             response_mode: BodySendMode::FullDuplexStreamed,
             heard: Heard::default(),
+            added: None,
         }
     }
 
@@ -141,7 +144,7 @@ impl Exchange {
             Some(Request::ResponseHeaders(headers)) => {
                 self.response_headers(&headers);
                 self.heard.served = metadata.as_ref().and_then(request::served);
-                replies.push(replies::headers(Way::Response));
+                replies.push(replies::response_headers(self.added.as_ref()));
             }
             Some(Request::ResponseBody(HttpBody {
                 body,
@@ -160,6 +163,11 @@ impl Exchange {
             None => {}
         }
         Ok(Step::Reply(replies))
+    }
+
+    /// Has the answer carry this header, too: one, and besides what it has by that name.
+    pub fn add_to_answer(&mut self, name: &str, value: &str) {
+        self.added = Some((name.to_owned(), value.to_owned()));
     }
 
     /// The request goes to these endpoints, `ip:port` with commas between them: what to send.
@@ -203,7 +211,7 @@ impl Exchange {
         self.phase = Phase::Arriving { request, body };
         Step::Reply(match self.request_mode {
             BodySendMode::FullDuplexStreamed => Vec::new(),
-            _ => vec![replies::headers(Way::Request)],
+            _ => vec![replies::request_headers()],
         })
     }
 

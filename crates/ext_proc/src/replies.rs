@@ -31,13 +31,24 @@ fn reply(response: Response) -> ProcessingResponse {
     }
 }
 
-/// The head of a request or an answer stays as it is.
-pub(crate) fn headers(way: Way) -> ProcessingResponse {
-    let headers = HeadersResponse::default();
-    reply(match way {
-        Way::Request => Response::RequestHeaders(headers),
-        Way::Response => Response::ResponseHeaders(headers),
-    })
+/// The head of a request stays as it is.
+pub(crate) fn request_headers() -> ProcessingResponse {
+    reply(Response::RequestHeaders(HeadersResponse::default()))
+}
+
+/// The head of an answer gets this header as well, if any.
+pub(crate) fn response_headers(added: Option<&(String, String)>) -> ProcessingResponse {
+    let response = added.map(|(name, value)| CommonResponse {
+        header_mutation: Some(HeaderMutation {
+            set_headers: vec![HeaderValueOption {
+                append_action: HeaderAppendAction::AppendIfExistsOrAdd.into(),
+                ..header(name, value)
+            }],
+            remove_headers: Vec::new(),
+        }),
+        ..CommonResponse::default()
+    });
+    reply(Response::ResponseHeaders(HeadersResponse { response }))
 }
 
 /// A part of a body stays as it is, where the proxy keeps it.

@@ -33,7 +33,7 @@ pub(crate) mod picking;
 mod prepared;
 mod preparing;
 mod prompt;
-mod response;
+pub(crate) mod response;
 pub(crate) mod responses;
 mod resuming;
 mod sending;

@@ -5,6 +5,7 @@ mod avoided;
 mod endpoints;
 mod health;
 mod refusing;
+mod unread;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,9 +32,11 @@ use self::avoided::Avoided;
 pub(crate) use self::endpoints::Endpoints;
 use self::health::PickerHealth;
 use self::refusing::refused;
+use self::unread::unread;
 use crate::admission::{Admitted, BodyMemory};
 use crate::handlers::asking::Asking;
 use crate::handlers::picking::Sought;
+use crate::handlers::response::IGNORED_FIELDS;
 use crate::server::{Port, within_grace};
 use crate::state::AppState;
 
@@ -163,6 +166,9 @@ impl Passage {
                 (Ok(Step::Reply(replies)), _) => replies,
                 (Ok(Step::Choose(request)), _) => match self.choose(&request).await {
                     Ok(chosen) => {
+                        if let Some(names) = unread(&request.headers) {
+                            exchange.add_to_answer(IGNORED_FIELDS.as_str(), &names);
+                        }
                         let replies = exchange.chosen(&chosen.endpoints.join(","));
                         memory = BodyMemory::default();
                         sent = Some(chosen);

@@ -315,6 +315,16 @@ fn an_answer_passes_and_is_heard() {
 }
 
 #[test]
+fn an_answer_gets_a_header_besides_its_own() {
+    let mut exchange = exchange(BodySendMode::FullDuplexStreamed, BodySendMode::None);
+    until_choice(&mut exchange, vec![(headers(true, &[]), 0)]);
+    exchange.add_to_answer("x-more", "a,b");
+    exchange.chosen(ENDPOINT);
+    let step = exchange.take(message(Request::ResponseHeaders(HttpHeaders::default())));
+    assert_eq!(replies(step.unwrap()), ["answer's head x-more=a,b"]);
+}
+
+#[test]
 fn a_proxy_that_only_shows_gets_no_answer() {
     let mut exchange = Exchange::new(8);
     let step = exchange.take(ProcessingRequest {

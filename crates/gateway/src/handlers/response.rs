@@ -27,7 +27,7 @@ use crate::stream::details::{AnswerDetails, Shape};
 use crate::stream::resumption::noted;
 use crate::stream::whole;
 
-const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-inflight-ignored-fields");
+pub(crate) const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-inflight-ignored-fields");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
 /// Sends a request to a worker and answers it. The status is sent with the first output of a stream, or with the
