@@ -212,12 +212,12 @@ def test_beyond_its_limit_of_requests_the_answer_is_429(pool: Pool, start: Start
 
 
 @pytest.mark.parametrize(
-    ("body_mode", "fails_open", "post_status", "get_status"),
+    ("body_mode", "fails_open", "post_statuses", "get_status"),
     [
-        # Envoy has given the body away before it finds out.
-        ("FULL_DUPLEX_STREAMED", True, 500, 200),
-        ("BUFFERED", True, 200, 200),
-        ("FULL_DUPLEX_STREAMED", False, 500, 500),
+        # Envoy may have given the body away before it finds out.
+        ("FULL_DUPLEX_STREAMED", True, {200, 500}, 200),
+        ("BUFFERED", True, {200}, 200),
+        ("FULL_DUPLEX_STREAMED", False, {500}, 500),
     ],
 )
 def test_while_no_picker_answers_the_proxy_does_as_it_is_configured(
@@ -226,7 +226,7 @@ def test_while_no_picker_answers_the_proxy_does_as_it_is_configured(
     tmp_path: Path,
     body_mode: str,
     fails_open: bool,
-    post_status: int,
+    post_statuses: set[int],
     get_status: int,
 ) -> None:
     workers = [f"--worker={worker.address('grpc')}" for worker, _ in pool.pods.values()]
@@ -240,7 +240,7 @@ def test_while_no_picker_answers_the_proxy_does_as_it_is_configured(
         ask(envoy.http, prompt(75))
         picker.kill()
         body = {"model": MODEL_NAME, "prompt": prompt(76), "max_tokens": 2}
-        assert post(envoy.http, "/v1/completions", body).status == post_status
+        assert post(envoy.http, "/v1/completions", body).status in post_statuses
         assert get(envoy.http, "/v1/models").status == get_status
     finally:
         envoy.stop()
