@@ -1,9 +1,11 @@
-//! The part of ZMTP 3 that subscribing and asking need, over any stream of bytes: the greeting, the handshake of the
-//! mechanism NULL, messages in frames, and pings. Owns the bounds of what a peer may send; knows nothing of events.
+//! The part of ZMTP 3 that publishing, subscribing, asking and answering need, over any stream of bytes: the greeting,
+//! the handshake of the mechanism NULL, messages in frames, subscriptions, and pings. Owns the bounds of what a peer may
+//! send; knows nothing of events.
 //!
 //! <https://rfc.zeromq.org/spec/23/>; pings are of 3.1 (<https://rfc.zeromq.org/spec/37/>).
 
 use std::io;
+use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -12,7 +14,8 @@ use crate::MOST_BYTES;
 
 /// Frames of a message.
 const MOST_FRAMES: usize = 8;
-/// Bytes of a command: a handshake's properties, or a ping's context.
+/// Bytes of a command: a handshake's properties, or a ping's context. And of a message to who publishes or answers: a
+/// topic, or a number.
 const MOST_COMMAND_BYTES: usize = 4096;
 /// Bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
@@ -33,8 +36,10 @@ pub enum ZmtpError {
     Broken(&'static str),
     #[error("the peer refused the connection")]
     Refused,
-    #[error("the peer sent a frame of `{0}` bytes; at most {MOST_BYTES} are read")]
-    TooLarge(u64),
+    #[error("the peer sent a frame of `{length}` bytes; at most {most} are read")]
+    TooLarge { length: u64, most: usize },
+    #[error("the peer neither read nor said anything for {0:?}")]
+    Silent(Duration),
 }
 
 /// What a socket is to its peer.
@@ -44,9 +49,9 @@ pub enum Kind {
     Subscriber,
     /// Asks, and gets any number of answers.
     Dealer,
-    #[cfg(test)]
+    /// Sends what its peers subscribe to.
     Publisher,
-    #[cfg(test)]
+    /// Answers, any number of times.
     Router,
 }
 
@@ -55,9 +60,7 @@ impl Kind {
         match self {
             Self::Subscriber => b"SUB",
             Self::Dealer => b"DEALER",
-            #[cfg(test)]
             Self::Publisher => b"PUB",
-            #[cfg(test)]
             Self::Router => b"ROUTER",
         }
     }
@@ -66,8 +69,16 @@ impl Kind {
         match self {
             Self::Subscriber => matches!(peer, b"PUB" | b"XPUB"),
             Self::Dealer => matches!(peer, b"ROUTER" | b"REP" | b"DEALER"),
-            #[cfg(test)]
-            Self::Publisher | Self::Router => true,
+            Self::Publisher => matches!(peer, b"SUB" | b"XSUB"),
+            Self::Router => matches!(peer, b"REQ" | b"DEALER" | b"ROUTER"),
+        }
+    }
+
+    /// Bytes of a frame that is read.
+    fn most_bytes(self) -> usize {
+        match self {
+            Self::Subscriber | Self::Dealer => MOST_BYTES,
+            Self::Publisher | Self::Router => MOST_COMMAND_BYTES,
         }
     }
 }
@@ -77,6 +88,10 @@ impl Kind {
 pub enum Received {
     /// The frames of a message.
     Message(Vec<Bytes>),
+    /// It wants what is published under topics that begin so. In 3.0 that is a message.
+    Subscribed(Bytes),
+    /// It no longer does.
+    Cancelled(Bytes),
     /// A sign of life.
     Command,
 }
@@ -86,8 +101,10 @@ pub enum Received {
 pub struct Connection<S> {
     stream: S,
     unread: BytesMut,
+    unsent: BytesMut,
     /// Those of a message that has more.
     frames: Vec<Bytes>,
+    most_bytes: usize,
     answers_pings: bool,
 }
 
@@ -109,7 +126,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let mut connection = Self {
             stream,
             unread: BytesMut::new(),
+            unsent: BytesMut::new(),
             frames: Vec::new(),
+            most_bytes: kind.most_bytes(),
             answers_pings: minor >= 1,
         };
         connection.write(&frame(COMMAND, &ready(kind))).await?;
@@ -134,17 +153,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.answers_pings
     }
 
-    /// Sends a message.
+    /// Sends a message. If it is dropped before its end, the next call of any kind sends the rest first.
     ///
     /// # Errors
     /// [`ZmtpError::Lost`].
     pub async fn send(&mut self, frames: &[&[u8]]) -> Result<(), ZmtpError> {
-        let mut bytes = Vec::new();
         for (place, body) in frames.iter().enumerate() {
             let more = if place + 1 < frames.len() { MORE } else { 0 };
-            bytes.extend_from_slice(&frame(more, body));
+            put_frame(&mut self.unsent, more, body);
         }
-        self.write(&bytes).await
+        self.flush().await
     }
 
     /// Wants what is published under topics that begin so.
@@ -153,6 +171,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// [`ZmtpError::Lost`].
     pub async fn subscribe(&mut self, topic: &[u8]) -> Result<(), ZmtpError> {
         self.send(&[&[&[1], topic].concat()]).await
+    }
+
+    /// Wants topics, or no longer, as 3.1 says it.
+    #[cfg(test)]
+    pub(crate) async fn command_of(&mut self, wants: bool, topic: &[u8]) -> Result<(), ZmtpError> {
+        let name = match wants {
+            true => &b"\x09SUBSCRIBE"[..],
+            false => b"\x06CANCEL",
+        };
+        self.write(&frame(COMMAND, &[name, topic].concat())).await
     }
 
     /// Asks for a sign of life.
@@ -169,13 +197,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// # Errors
     /// [`ZmtpError`]: the connection is of no use any longer.
     pub async fn receive(&mut self) -> Result<Received, ZmtpError> {
+        self.flush().await?;
         loop {
             let (flags, body) = self.frame().await?;
             if flags & COMMAND != 0 {
+                let topic = |name: &[u8]| body.starts_with(name).then(|| body.slice(name.len()..));
+                if let Some(topic) = topic(b"\x09SUBSCRIBE") {
+                    return Ok(Received::Subscribed(topic));
+                }
+                if let Some(topic) = topic(b"\x06CANCEL") {
+                    return Ok(Received::Cancelled(topic));
+                }
                 if let Some(context) = body.strip_prefix(b"\x04PING") {
                     let context = context.get(2..).unwrap_or_default();
                     let pong = [&b"\x04PONG"[..], context].concat();
-                    self.write(&frame(COMMAND, &pong)).await?;
+                    put_frame(&mut self.unsent, COMMAND, &pong);
+                    self.flush().await?;
                 }
                 return Ok(Received::Command);
             }
@@ -192,7 +229,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// The next frame: its flags, its body.
     async fn frame(&mut self) -> Result<(u8, Bytes), ZmtpError> {
         loop {
-            if let Some((flags, start, length)) = head(&self.unread)?
+            if let Some((flags, start, length)) = head(&self.unread, self.most_bytes)?
                 && self.unread.len() >= start + length
             {
                 self.unread.advance(start);
@@ -206,13 +243,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     async fn write(&mut self, bytes: &[u8]) -> Result<(), ZmtpError> {
-        self.stream.write_all(bytes).await?;
+        self.unsent.extend_from_slice(bytes);
+        self.flush().await
+    }
+
+    /// Sends what is not sent yet. What is written leaves the buffer at once, so that nothing is written twice.
+    async fn flush(&mut self) -> Result<(), ZmtpError> {
+        while !self.unsent.is_empty() {
+            if self.stream.write_buf(&mut self.unsent).await? == 0 {
+                return Err(io::Error::from(io::ErrorKind::WriteZero).into());
+            }
+        }
         Ok(self.stream.flush().await?)
     }
 }
 
 /// Flags, where the body starts, and its length; `None`: that is not there yet.
-fn head(bytes: &[u8]) -> Result<Option<(u8, usize, usize)>, ZmtpError> {
+fn head(bytes: &[u8], most_bytes: usize) -> Result<Option<(u8, usize, usize)>, ZmtpError> {
     let Some((flags, rest)) = bytes.split_first() else {
         return Ok(None);
     };
@@ -228,7 +275,7 @@ fn head(bytes: &[u8]) -> Result<Option<(u8, usize, usize)>, ZmtpError> {
         (false, []) => return Ok(None),
     };
     let most = match flags & COMMAND {
-        0 => MOST_BYTES,
+        0 => most_bytes,
         _ => MOST_COMMAND_BYTES,
     };
     match usize::try_from(length)
@@ -236,21 +283,25 @@ fn head(bytes: &[u8]) -> Result<Option<(u8, usize, usize)>, ZmtpError> {
         .filter(|length| *length <= most)
     {
         Some(fits) => Ok(Some((*flags, start, fits))),
-        None => Err(ZmtpError::TooLarge(length)),
+        None => Err(ZmtpError::TooLarge { length, most }),
     }
 }
 
-fn frame(flags: u8, body: &[u8]) -> Vec<u8> {
-    let mut bytes = match u8::try_from(body.len()) {
-        Ok(length) => vec![flags, length],
-        Err(_) => {
-            let mut head = vec![flags | LONG];
-            head.extend_from_slice(&(body.len() as u64).to_be_bytes());
-            head
-        }
-    };
-    bytes.extend_from_slice(body);
+fn frame(flags: u8, body: &[u8]) -> BytesMut {
+    let mut bytes = BytesMut::new();
+    put_frame(&mut bytes, flags, body);
     bytes
+}
+
+fn put_frame(bytes: &mut BytesMut, flags: u8, body: &[u8]) {
+    match u8::try_from(body.len()) {
+        Ok(length) => bytes.extend_from_slice(&[flags, length]),
+        Err(_) => {
+            bytes.extend_from_slice(&[flags | LONG]);
+            bytes.extend_from_slice(&(body.len() as u64).to_be_bytes());
+        }
+    }
+    bytes.extend_from_slice(body);
 }
 
 fn greeting(minor: u8) -> [u8; GREETING_BYTES] {
@@ -316,7 +367,7 @@ mod tests {
         opened.map(|_| ())
     }
 
-    fn ready_of(kind: &[u8]) -> Vec<u8> {
+    fn ready_of(kind: &[u8]) -> BytesMut {
         let mut body = b"\x05READY\x08Identity\x00\x00\x00\x00\x0bSocket-TYPE".to_vec();
         body.extend_from_slice(&(kind.len() as u32).to_be_bytes());
         body.extend_from_slice(kind);
@@ -348,15 +399,15 @@ mod tests {
             frame(0, b"\x05READY"),
             frame(COMMAND, b"\x05READY"),
             frame(COMMAND, b"\x05READY\xff"),
-            vec![0xf0, 0],
-            vec![MORE | COMMAND, 0],
+            BytesMut::from(&[0xf0, 0][..]),
+            BytesMut::from(&[MORE | COMMAND, 0][..]),
         ] {
             let met = meet(greeting(0), &broken).await;
             assert!(matches!(met, Err(ZmtpError::Broken(_))), "{broken:?}");
         }
         let huge = [&[COMMAND | LONG][..], &[0xff; 8]].concat();
         let met = meet(greeting(0), &huge).await;
-        assert!(matches!(met, Err(ZmtpError::TooLarge(_))));
+        assert!(matches!(met, Err(ZmtpError::TooLarge { .. })));
         assert!(matches!(
             meet(greeting(0), &[]).await,
             Err(ZmtpError::Lost(_))
@@ -405,7 +456,7 @@ mod tests {
     async fn a_message_is_bounded() {
         let (mut connection, mut theirs) = connected().await;
         theirs
-            .write_all(&frame(MORE, b"").repeat(MOST_FRAMES + 1))
+            .write_all(&frame(MORE, b"").to_vec().repeat(MOST_FRAMES + 1))
             .await
             .unwrap();
         let error = connection.receive().await.unwrap_err();
@@ -416,7 +467,7 @@ mod tests {
         theirs.write_all(&length.to_be_bytes()).await.unwrap();
         let error = connection.receive().await.unwrap_err();
         assert!(
-            matches!(error, ZmtpError::TooLarge(found) if found == length),
+            matches!(error, ZmtpError::TooLarge { length: found, .. } if found == length),
             "{error}"
         );
     }
