@@ -22,6 +22,9 @@ from support.processes import InflightProcess
 FIXED = {
     "host": "the worker asks for no key, so it is for this machine only; the gateway has its own",
     "http-port": "the gateway's port serves KServe over HTTP for every worker",
+    "kv-events-port": "several workers have one port each, and this gateway hears them over gRPC",
+    "kv-events-replay-port": "the same",
+    "kv-events-topic": "the same",
     "tls-certificate": "the worker is on this machine; the gateway has its own",
     "tls-key": "the same",
     "tls-client-ca": "the same",

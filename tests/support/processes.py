@@ -29,6 +29,8 @@ ADDRESS = {
     "grpc": re.compile(r"listening on grpcs?://(\S+)"),
     "metrics": re.compile(r"metrics on http://(\S+?)/metrics"),
     "picker": re.compile(r"picking endpoints on (\S+)"),
+    "kv_events": re.compile(r"KV cache events on tcp://(\S+)"),
+    "kv_events_replay": re.compile(r"missed events on tcp://(\S+)"),
 }
 
 

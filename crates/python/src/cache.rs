@@ -2,7 +2,7 @@
 //!
 //! Owns the layout of `python/inflight/executors/base.py`'s `CacheChanges`. What becomes of the blocks is the worker's.
 
-use inflight_worker::executor::{CacheBlocks, CacheReports, Level, Parent, Seed};
+use inflight_worker::executor::{CacheBlocks, CacheReports, Level, Origin, Parent};
 use pyo3::exceptions::PyValueError;
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -44,7 +44,7 @@ impl PyCacheReports {
             names.as_bytes(),
             parents.as_bytes(),
             token_ids.as_bytes(),
-            &sparse(changes, intern!(py, "firsts"))?,
+            sparse(changes, intern!(py, "firsts"))?,
             self.tokens_per_block,
         )
         .map_err(|problem| PyValueError::new_err(problem.to_string()))?;
@@ -98,9 +98,19 @@ struct Changes {
     kinds: Vec<Kind>,
     names: Vec<u64>,
     /// Of the stored ones.
-    parents: Vec<Parent>,
+    parents: Vec<Before>,
+    /// Of those among them that are the first of a sequence.
+    origins: Vec<Origin>,
     token_ids: Vec<i32>,
     tokens_per_block: usize,
+}
+
+/// What comes before a stored block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    Block(u64),
+    /// Nothing; the place of its origin.
+    Origin(usize),
 }
 
 /// Number among the stored, adapter, salt.
@@ -112,14 +122,14 @@ impl Changes {
         names: &[u8],
         parents: &[u8],
         token_ids: &[u8],
-        firsts: &[First],
+        firsts: Vec<First>,
         tokens_per_block: usize,
     ) -> Result<Self, Problem> {
         let kinds = kinds.iter().enumerate().map(Kind::read);
         let kinds: Vec<Kind> = kinds.collect::<Result<_, _>>()?;
         let names = unpack("names", names, u64::from_le_bytes)?;
         let parents = unpack("parents", parents, u64::from_le_bytes)?;
-        let mut parents: Vec<Parent> = parents.into_iter().map(Parent::Block).collect();
+        let mut parents: Vec<Before> = parents.into_iter().map(Before::Block).collect();
         let token_ids = unpack("token_ids", token_ids, i32::from_le_bytes)?;
         let stored = kinds.iter().filter(|kind| matches!(kind, Kind::Stored(_)));
         let stored = stored.count();
@@ -140,15 +150,18 @@ impl Changes {
                 });
             }
         }
-        for (number, adapter, salt) in firsts {
-            let parent = parents.get_mut(*number as usize);
-            let parent = parent.ok_or(Problem::First(*number))?;
-            *parent = Parent::Seed(Seed::new(*adapter, salt));
+        let mut origins = Vec::with_capacity(firsts.len());
+        for (number, lora_task_id, salt) in firsts {
+            let parent = parents.get_mut(number as usize);
+            let parent = parent.ok_or(Problem::First(number))?;
+            *parent = Before::Origin(origins.len());
+            origins.push(Origin { lora_task_id, salt });
         }
         Ok(Self {
             kinds,
             names,
             parents,
+            origins,
             token_ids,
             tokens_per_block,
         })
@@ -164,8 +177,15 @@ impl Changes {
                 Kind::Moved(level) => blocks.moved(*name, *level),
                 Kind::Removed => blocks.removed(*name),
                 Kind::Stored(level) => {
-                    if let Some((parent, tokens)) = stored.next() {
-                        blocks.stored(*name, *parent, tokens, *level);
+                    let Some((before, tokens)) = stored.next() else {
+                        continue;
+                    };
+                    let parent = match before {
+                        Before::Block(name) => Some(Parent::Block(*name)),
+                        Before::Origin(place) => self.origins.get(*place).map(Parent::First),
+                    };
+                    if let Some(parent) = parent {
+                        blocks.stored(*name, parent, tokens, *level);
                     }
                 }
             }
@@ -193,7 +213,7 @@ mod tests {
             &bytes(names, u64::to_le_bytes),
             &bytes(parents, u64::to_le_bytes),
             &bytes(tokens, i32::to_le_bytes),
-            firsts,
+            firsts.to_vec(),
             2,
         )
     }
@@ -220,9 +240,12 @@ mod tests {
                 Kind::Cleared,
             ]
         );
-        let seed = Seed::new(Some(7), b"salt");
-        assert!(matches!(changes.parents[0], Parent::Seed(own) if own == seed));
-        assert!(matches!(changes.parents[1], Parent::Block(8)));
+        let origin = Origin {
+            lora_task_id: Some(7),
+            salt: b"salt".to_vec(),
+        };
+        assert_eq!(changes.parents, [Before::Origin(0), Before::Block(8)]);
+        assert_eq!(changes.origins, [origin]);
     }
 
     #[test]
@@ -249,7 +272,7 @@ mod tests {
         for (read, expected) in cases {
             assert_eq!(read.unwrap_err(), expected);
         }
-        let ragged = Changes::read(&[5], &[0; 7], &[], &[], &[], 2).unwrap_err();
+        let ragged = Changes::read(&[5], &[0; 7], &[], &[], Vec::new(), 2).unwrap_err();
         assert!(matches!(ragged, Problem::Ragged(_)));
     }
 }

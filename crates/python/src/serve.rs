@@ -190,6 +190,12 @@ fn announce(bound: BoundAddresses) {
     if let Some(http) = bound.http {
         let _ = writeln!(out, "inflight worker: listening on http{s}://{http}");
     }
+    if let Some(events) = bound.kv_events {
+        let _ = writeln!(out, "inflight worker: KV cache events on tcp://{events}");
+    }
+    if let Some(replay) = bound.kv_events_replay {
+        let _ = writeln!(out, "inflight worker: missed events on tcp://{replay}");
+    }
     let _ = out.flush();
 }
 

@@ -76,6 +76,14 @@ impl Adapters {
         })
     }
 
+    /// The name of the adapter with this task id. `None`: it has none any more.
+    pub(crate) fn name_of(&self, lora_task_id: u64) -> Option<String> {
+        let current = self.current.borrow();
+        let mut adapters = current.adapters.iter();
+        let found = adapters.find(|one| one.lora_task_id == lora_task_id);
+        found.map(|one| one.name.clone())
+    }
+
     /// As a description has them.
     pub(crate) fn announced(&self) -> Vec<assets::Adapter> {
         announced(&self.current.borrow().adapters)

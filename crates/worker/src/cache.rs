@@ -7,7 +7,9 @@
 
 mod blocks;
 mod changes;
+mod contents;
 pub(crate) mod load;
+mod publication;
 mod watch;
 
 use std::sync::Arc;
@@ -19,6 +21,8 @@ use tokio::sync::Notify;
 
 pub use blocks::{CacheBlocks, Parent};
 pub use changes::Level;
+pub use contents::Origin;
+pub(crate) use publication::publish;
 pub(crate) use watch::{LoadSource, Watch};
 
 /// Streams that may watch one model: gateways and other routers. Each holds a copy of the blocks' keys while its
@@ -30,6 +34,11 @@ pub(crate) const MAX_WATCHERS: usize = 64;
 pub struct CacheReports(Arc<Board>);
 
 impl CacheReports {
+    /// As [`CacheBlocks::wants_tokens`]; the same for as long as the worker runs.
+    pub fn wants_tokens(&self) -> bool {
+        self.0.state.lock().blocks.wants_tokens()
+    }
+
     /// Makes changes, all of which watchers get at once. Called from the thread that makes them, once for all changes
     /// of an iteration.
     pub fn report<T>(&self, change: impl FnOnce(&mut CacheBlocks) -> T) -> T {
@@ -66,10 +75,15 @@ struct State {
 }
 
 impl Board {
-    pub(crate) fn new(tokens_per_block: u32, reports_blocks: bool) -> Arc<Self> {
+    /// `is_published`: besides those who watch, somebody [publishes](publish) its blocks.
+    pub(crate) fn new(
+        tokens_per_block: u32,
+        reports_blocks: bool,
+        is_published: bool,
+    ) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(State {
-                blocks: CacheBlocks::new(tokens_per_block),
+                blocks: CacheBlocks::new(tokens_per_block, is_published),
                 watchers: 0,
                 closed: false,
             }),

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 mod iteration;
 
-pub use crate::cache::{CacheBlocks, CacheReports, Level, Parent};
+pub use crate::cache::{CacheBlocks, CacheReports, Level, Origin, Parent};
 pub use inflight_blocks::Seed;
 pub use iteration::{
     DisServingStats, InflightBatchingStats, IterationStats, KvCacheStats, StaticBatchingStats,
@@ -151,6 +151,12 @@ pub struct Request {
 impl Request {
     /// What keeps a request's blocks apart from others'.
     pub(crate) fn cache_seed(&self) -> Seed {
+        let (task, salt) = self.cache_origin();
+        Seed::new(task, salt)
+    }
+
+    /// Its adapter and its salt.
+    pub(crate) fn cache_origin(&self) -> (Option<u64>, &[u8]) {
         let data = |name| {
             let mut tensors = self.tensors.iter();
             tensors
@@ -161,7 +167,7 @@ impl Request {
         let salt = data(names::CACHE_SALT).and_then(|salt| salt.get(4..));
         let task = data("lora_task_id")
             .and_then(|id| Some(u64::from_le_bytes(id.get(..8)?.try_into().ok()?)));
-        Seed::new(task, salt.unwrap_or_default())
+        (task, salt.unwrap_or_default())
     }
 }
 

@@ -58,12 +58,19 @@ impl Hosted {
     pub(crate) fn first(executor: Arc<dyn Executor>, options: &WorkerOptions) -> Self {
         let names = ModelNames::first(&options.core_model_name);
         let served_name = options.served_model_name.clone();
-        Self::new(executor, served_name, names, options.assets.clone())
+        let is_published = options.kv_events_port.is_some();
+        Self::new(
+            executor,
+            served_name,
+            names,
+            options.assets.clone(),
+            is_published,
+        )
     }
 
     pub(crate) fn further(model: FurtherModel) -> Self {
         let names = ModelNames::behind(&model.name);
-        Self::new(model.executor, model.name, names, model.assets)
+        Self::new(model.executor, model.name, names, model.assets, false)
     }
 
     fn new(
@@ -71,10 +78,11 @@ impl Hosted {
         served_name: String,
         names: ModelNames,
         assets: BTreeMap<String, Bytes>,
+        is_published: bool,
     ) -> Self {
         let info = executor.info();
         Self {
-            cache: Board::new(info.tokens_per_block, reports_blocks(&info)),
+            cache: Board::new(info.tokens_per_block, reports_blocks(&info), is_published),
             executor,
             info,
             served_name,
@@ -107,7 +115,7 @@ impl Hosted {
         };
         let place =
             u8::try_from(place).map_err(|_| WorkerError::TooManyModels { most: MOST_MODELS })?;
-        if reports_blocks(&self.info) {
+        if self.reports_blocks() {
             let reports = self.cache.reports();
             let asked = self.executor.report_cache(reports);
             asked.map_err(WorkerError::Executor)?;
@@ -120,6 +128,11 @@ impl Hosted {
             place,
             driving,
         )
+    }
+
+    /// Whether its cache's blocks are reported.
+    pub(crate) fn reports_blocks(&self) -> bool {
+        reports_blocks(&self.info)
     }
 
     /// Whether each request needs a clip.

@@ -36,21 +36,32 @@ pub(crate) struct Listeners {
     pub(crate) grpc: (TcpListener, SocketAddr),
     pub(crate) metrics: (TcpListener, SocketAddr),
     pub(crate) http: Option<(TcpListener, SocketAddr)>,
+    /// Whoever connects waits here until the model is loaded.
+    pub(crate) kv_events: Option<(TcpListener, SocketAddr)>,
+    pub(crate) kv_events_replay: Option<(TcpListener, SocketAddr)>,
 }
 
 impl Listeners {
     /// Binds the ports of `options`. Inside a tokio runtime.
     ///
     /// # Errors
-    /// [`WorkerError::Bind`].
+    /// [`WorkerError::Bind`], and ports that do not belong together.
     pub(crate) async fn bind(options: &WorkerOptions) -> Result<Self, WorkerError> {
+        if options.kv_events_replay_port.is_some() && options.kv_events_port.is_none() {
+            return Err(WorkerError::ReplayWithoutEvents);
+        }
+        let host = options.host.as_str();
+        let bind_if = async |port: Option<u16>, purpose| match port {
+            Some(port) => bind(host, port, purpose).await.map(Some),
+            None => Ok(None),
+        };
+        let replay = options.kv_events_replay_port;
         Ok(Self {
-            grpc: bind(&options.host, options.grpc_port, "gRPC").await?,
-            metrics: bind(&options.host, options.metrics_port, "metrics").await?,
-            http: match options.http_port {
-                Some(port) => Some(bind(&options.host, port, "HTTP").await?),
-                None => None,
-            },
+            grpc: bind(host, options.grpc_port, "gRPC").await?,
+            metrics: bind(host, options.metrics_port, "metrics").await?,
+            http: bind_if(options.http_port, "HTTP").await?,
+            kv_events: bind_if(options.kv_events_port, "KV cache events").await?,
+            kv_events_replay: bind_if(replay, "missed KV cache events").await?,
         })
     }
 }

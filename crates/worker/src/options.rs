@@ -125,6 +125,18 @@ declared::options! {
         // For clients without a gateway, which serves it for all workers.
         http_port: Option<u16> = None;
 
+        /// Port to publish at, over ZeroMQ and as vLLM does, which blocks the KV cache stores and removes; 0 picks a free
+        /// port  [default: none]
+        // For routers of other makers: our gateways hear the same over gRPC. vLLM's is 5557.
+        kv_events_port: Option<u16> = None;
+
+        /// Port where listeners ask for events that they missed; 0 picks a free port  [default: none]
+        kv_events_replay_port: Option<u16> = None;
+
+        /// Topic of the events, such as `kv@POD@MODEL` for llm-d  [default: an empty one]
+        // As vLLM's: whoever subscribes to everything gets them.
+        kv_events_topic: Option<String> = None;
+
         /// Keys of etcd where gateways with `--worker-etcd` find this worker: it writes its address there once it is
         /// ready, and takes it out when it is asked to end
         // With a lease: what is killed is gone there after 15 seconds.
@@ -218,6 +230,9 @@ pub struct BoundAddresses {
     pub metrics: SocketAddr,
     /// `None`: no such port was asked for.
     pub http: Option<SocketAddr>,
+    /// Where the cache's events are published, and where those of the past are asked for.
+    pub kv_events: Option<SocketAddr>,
+    pub kv_events_replay: Option<SocketAddr>,
     /// Whether gRPC and HTTP are spoken over TLS.
     pub is_tls: bool,
 }
@@ -253,6 +268,18 @@ pub enum WorkerError {
          suffix such as `_ensemble`"
     )]
     SameName(String),
+    #[error("a port for missed KV cache events needs a port for the events; pass both")]
+    ReplayWithoutEvents,
+    #[error(
+        "the executor `{0}` does not report its cache's blocks, so that there are no KV cache events to publish; turn on \
+         the reuse of KV cache blocks, or pass no port for the events"
+    )]
+    NoCacheEvents(String),
+    #[error(
+        "KV cache events are those of one model, and this worker has `{0}`; start a worker for each, or pass no \
+         port for the events"
+    )]
+    EventsOfSeveral(usize),
     #[error("one worker serves at most `{most}` models; start another worker for more")]
     TooManyModels { most: usize },
     #[error(

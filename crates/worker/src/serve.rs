@@ -1,5 +1,6 @@
 //! From start to shutdown: bind, start the engine's threads, prove readiness, serve, drain.
 
+mod events;
 mod ports;
 mod services;
 
@@ -81,6 +82,8 @@ pub async fn serve_models(
                 grpc: addresses.grpc,
                 metrics,
                 http: addresses.http,
+                kv_events: addresses.kv_events,
+                kv_events_replay: addresses.kv_events_replay,
                 is_tls,
             });
         }
@@ -114,6 +117,8 @@ pub async fn serve_on_network<L: Listener>(
         grpc: (listener, address),
         metrics: None,
         http: None,
+        kv_events: None,
+        kv_events_replay: None,
     }));
     serve_hosted(
         models,
@@ -145,11 +150,14 @@ async fn serve_hosted<L: Listener>(
     };
     let addresses = started.ports.addresses();
     let Started {
-        ports: Ports {
-            grpc,
-            metrics,
-            http,
-        },
+        ports:
+            Ports {
+                grpc,
+                metrics,
+                http,
+                kv_events,
+                kv_events_replay,
+            },
         tls,
         engines,
         threads,
@@ -175,7 +183,7 @@ async fn serve_hosted<L: Listener>(
     let service = Service::new(Models::new(common, first, parts), Arc::clone(&adapters));
     let (reporter, health_service) = tonic_health::server::health_reporter();
     let reporting = tokio::spawn(report_health(service.models(), reporter));
-    let assets = Assets::new(&models, adapters, options.phases);
+    let assets = Assets::new(&models, Arc::clone(&adapters), options.phases);
     let router = services::router(&service, assets, health_service, options);
     let stop = CancellationToken::new();
     let (grpc, _) = grpc;
@@ -195,6 +203,14 @@ async fn serve_hosted<L: Listener>(
         let (service, stop) = (service.clone(), stop.clone());
         tokio::spawn(http::serve(listener, tls, service, limits, stop))
     });
+    let mut publishing = match (kv_events, models.first()) {
+        (Some((live, _)), Some(model)) => {
+            let past = kv_events_replay.map(|(past, _)| past);
+            let topic = options.kv_events_topic.as_deref().unwrap_or_default();
+            events::start(live, past, model, adapters, topic)
+        }
+        _ => JoinSet::new(),
+    };
     on_bound(&addresses, is_tls);
     let unregister = CancellationToken::new();
     let registered = registration.map(|one| registration::start(one, &engines, unregister.clone()));
@@ -248,6 +264,7 @@ async fn serve_hosted<L: Listener>(
         server.abort();
     }
     tasks.abort_all();
+    publishing.abort_all();
     if let Some(server) = metrics_server {
         server.abort();
     }
@@ -325,6 +342,7 @@ async fn start<L>(
     ports: impl Future<Output = Result<Ports<L>, WorkerError>> + Send,
 ) -> Result<Started<L>, WorkerError> {
     check_names(models)?;
+    events::check(models, options)?;
     let draft = options
         .draft_worker
         .as_deref()

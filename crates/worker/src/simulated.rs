@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::executor::{
-    CacheReports, ClientId, Executor, ExecutorFailed, IterationStats, Level, ModelInfo, Request,
-    ResponseBatch,
+    CacheReports, ClientId, Executor, ExecutorFailed, IterationStats, Level, ModelInfo, Parent,
+    Request, ResponseBatch,
 };
 
 pub use options::SimulatedOptions;
 
-use cache::CacheChange;
+use cache::{CacheChange, Holds};
 use scheduler::{Next, Scheduler};
 
 /// An [`Executor`] over the timing model of [`SimulatedOptions`].
@@ -61,8 +61,15 @@ impl SimulatedExecutor {
         reports.report(|blocks| {
             for change in changes {
                 match change {
-                    CacheChange::Stored(key, after, seed) => {
+                    CacheChange::Stored(key, after, Holds::Seed(seed)) => {
                         blocks.stored_key(key, after, seed, Level::Device);
+                    }
+                    CacheChange::Stored(key, after, Holds::Tokens(origin, tokens)) => {
+                        let parent = match after {
+                            0 => Parent::First(&origin),
+                            after => Parent::Block(after),
+                        };
+                        blocks.stored(key, parent, &tokens, Level::Device);
                     }
                     CacheChange::Removed(key) => blocks.removed(key),
                 }
@@ -122,7 +129,7 @@ impl Executor for SimulatedExecutor {
 
     fn report_cache(&self, reports: CacheReports) -> Result<(), ExecutorFailed> {
         let mut scheduler = self.scheduler.lock();
-        let blocks = scheduler.report_cache();
+        let blocks = scheduler.report_cache(reports.wants_tokens());
         reports.report(|held| held.set_capacity(blocks.into(), 0));
         // Once; a second call would find the first one's.
         let _ = self.reports.set(reports);

@@ -9,6 +9,8 @@
 mod adapters;
 #[path = "worker/cache.rs"]
 mod cache;
+#[path = "worker/events.rs"]
+mod events;
 #[path = "worker/harness.rs"]
 mod harness;
 #[path = "worker/life.rs"]

@@ -77,6 +77,13 @@ def worker(
         raise UserMistake(
             "TLS needs a certificate and its key", "pass both `--tls-certificate` and `--tls-key`"
         )
+    if values["kv_events_replay_port"] is not None and values["kv_events_port"] is None:
+        raise UserMistake("`--kv-events-replay-port` needs `--kv-events-port`", "pass both")
+    if values["kv_events_port"] is not None and add_model:
+        raise UserMistake(
+            "`--kv-events-port` publishes the cache of one model, and `--add-model` adds others",
+            "start a worker for each model",
+        )
     is_chosen = ctx.get_parameter_source("executor") is not ParameterSource.DEFAULT
     executor = executor_for(model, executor, is_chosen=is_chosen)
     chosen = {name: values.pop(name) for name in simulated_names()}
@@ -100,6 +107,10 @@ def worker(
         require_free(options.host, options.metrics_port, "--metrics-port")
         if options.http_port is not None:
             require_free(options.host, options.http_port, "--http-port")
+        if options.kv_events_port is not None:
+            require_free(options.host, options.kv_events_port, "--kv-events-port")
+        if options.kv_events_replay_port is not None:
+            require_free(options.host, options.kv_events_replay_port, "--kv-events-replay-port")
         if executor != "simulated":
             loading = _native.LoadingWorker(options, "reading the tokenizer")
     models = [found, *further]

@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use inflight_blocks::{Chain, Seed};
 
 use super::changes::{Change, Changes, Level};
+use super::contents::{Content, Contents, Origin};
 
 /// Names of blocks that are gone and are remembered, since another block may still come after one: its tokens were
 /// computed with a block that held the same.
@@ -13,9 +14,9 @@ const MAX_GONE: usize = 16 * 1024;
 
 /// What comes before a block.
 #[derive(Clone, Copy, Debug)]
-pub enum Parent {
-    /// Nothing: it is the first of its prompt.
-    Seed(Seed),
+pub enum Parent<'a> {
+    /// Nothing: it is the first of its prompt, which is of this origin.
+    First(&'a Origin),
     /// The block of this name.
     Block(u64),
 }
@@ -32,6 +33,8 @@ pub struct CacheBlocks {
     held: HashMap<u64, Held>,
     changes: Changes,
     is_watched: bool,
+    /// `None`: nobody publishes them.
+    contents: Option<Contents>,
 }
 
 /// The blocks with a key.
@@ -54,7 +57,8 @@ struct Named {
 }
 
 impl CacheBlocks {
-    pub(super) fn new(tokens_per_block: u32) -> Self {
+    /// `is_published`: what blocks hold is kept, and so are changes, whether anybody watches or not.
+    pub(super) fn new(tokens_per_block: u32, is_published: bool) -> Self {
         Self {
             tokens_per_block,
             capacity: [0; 2],
@@ -62,8 +66,14 @@ impl CacheBlocks {
             gone: VecDeque::new(),
             held: HashMap::new(),
             changes: Changes::default(),
-            is_watched: false,
+            is_watched: is_published,
+            contents: is_published.then(Contents::default),
         }
+    }
+
+    /// Whether tokens are of use to anybody: an executor whose names are chain keys then reports blocks with them.
+    pub fn wants_tokens(&self) -> bool {
+        self.contents.is_some()
     }
 
     /// How many blocks each level can hold. Said once.
@@ -78,7 +88,13 @@ impl CacheBlocks {
             return;
         }
         let (seed, after, mut chain) = match parent {
-            Parent::Seed(seed) => (seed, 0, Chain::new(seed)),
+            Parent::First(origin) => {
+                let seed = origin.seed();
+                if let Some(contents) = &mut self.contents {
+                    contents.begin(seed, origin, self.by_name.values().map(|named| named.seed));
+                }
+                (seed, 0, Chain::new(seed))
+            }
             Parent::Block(name) => match self.by_name.get(&name) {
                 Some(before) => {
                     let chain = Chain::after(before.seed, before.key);
@@ -88,10 +104,14 @@ impl CacheBlocks {
             },
         };
         let key = chain.push(tokens);
+        if let Some(contents) = &mut self.contents {
+            contents.keep(key, seed, tokens);
+        }
         self.put(name, key, after, seed, level);
     }
 
-    /// The same of an executor whose names are chain keys. `after`: the key before it; 0: it is a prompt's first.
+    /// The same of an executor whose names are chain keys, where nobody wants tokens. `after`: the key before it; 0: it
+    /// is a prompt's first.
     pub fn stored_key(&mut self, key: u64, after: u64, seed: Seed, level: Level) {
         self.put(key, key, after, seed, level);
     }
@@ -135,6 +155,9 @@ impl CacheBlocks {
         self.by_name.clear();
         self.gone.clear();
         self.held.clear();
+        if let Some(contents) = &mut self.contents {
+            contents.clear();
+        }
         self.note(Change::Cleared);
     }
 
@@ -178,6 +201,9 @@ impl CacheBlocks {
         let changed = (before == 0) != (*count == 0);
         if held.counts == [0; 2] {
             self.held.remove(&key);
+            if let Some(contents) = &mut self.contents {
+                contents.forget(key);
+            }
         }
         if changed {
             self.note(match is_more {
@@ -193,12 +219,23 @@ impl CacheBlocks {
         }
     }
 
-    /// Whether changes are kept.
+    /// Whether anybody watches: then changes are kept.
     pub(super) fn watch(&mut self, is_watched: bool) {
-        self.is_watched = is_watched;
-        if !is_watched {
+        self.is_watched = is_watched || self.contents.is_some();
+        if !self.is_watched {
             self.changes.forget();
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn holds_name(&self, name: u64) -> bool {
+        let named = self.by_name.get(&name);
+        named.is_some_and(|named| named.level.is_some())
+    }
+
+    /// What the blocks with a key hold. `None`: it is not kept.
+    pub(super) fn content(&self, key: u64) -> Option<&Content> {
+        self.contents.as_ref()?.get(key)
     }
 
     pub(super) fn changes(&self) -> &Changes {

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use super::{Board, Watching};
 
 /// Between two messages: an executor changes blocks in each iteration, and routers need no more than this.
-const BATCH: Duration = Duration::from_millis(10);
+pub(super) const BATCH: Duration = Duration::from_millis(10);
 /// The longest silence.
 const HEARTBEAT: Duration = Duration::from_millis(500);
 /// Keys in one message of a snapshot: 128 KiB, far below any message limit.

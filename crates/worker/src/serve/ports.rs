@@ -7,11 +7,13 @@ use tokio::net::TcpListener;
 use crate::loading::{Listeners, Loading};
 use crate::options::{WorkerError, WorkerOptions};
 
-/// Where the worker listens. Metrics and HTTP are always on the machine's network.
+/// Where the worker listens. All but gRPC are always on the machine's network.
 pub(super) struct Ports<L> {
     pub(super) grpc: (L, SocketAddr),
     pub(super) metrics: Option<(TcpListener, SocketAddr)>,
     pub(super) http: Option<(TcpListener, SocketAddr)>,
+    pub(super) kv_events: Option<(TcpListener, SocketAddr)>,
+    pub(super) kv_events_replay: Option<(TcpListener, SocketAddr)>,
 }
 
 /// Of the ports that there are.
@@ -19,14 +21,19 @@ pub(super) struct Addresses {
     pub(super) grpc: SocketAddr,
     pub(super) metrics: Option<SocketAddr>,
     pub(super) http: Option<SocketAddr>,
+    pub(super) kv_events: Option<SocketAddr>,
+    pub(super) kv_events_replay: Option<SocketAddr>,
 }
 
 impl<L> Ports<L> {
     pub(super) fn addresses(&self) -> Addresses {
+        let address = |port: &Option<(TcpListener, SocketAddr)>| port.as_ref().map(|port| port.1);
         Addresses {
             grpc: self.grpc.1,
-            metrics: self.metrics.as_ref().map(|(_, address)| *address),
-            http: self.http.as_ref().map(|(_, address)| *address),
+            metrics: address(&self.metrics),
+            http: address(&self.http),
+            kv_events: address(&self.kv_events),
+            kv_events_replay: address(&self.kv_events_replay),
         }
     }
 }
@@ -41,6 +48,8 @@ impl Ports<TcpListener> {
             grpc,
             metrics,
             http,
+            kv_events,
+            kv_events_replay,
         } = match loading.and_then(Loading::finish) {
             Some(listeners) => listeners,
             None => Listeners::bind(options).await?,
@@ -58,6 +67,12 @@ impl Ports<TcpListener> {
             grpc: on_runtime("gRPC", grpc)?,
             metrics: Some(on_runtime("metrics", metrics)?),
             http: http.map(|http| on_runtime("HTTP", http)).transpose()?,
+            kv_events: kv_events
+                .map(|port| on_runtime("KV cache events", port))
+                .transpose()?,
+            kv_events_replay: kv_events_replay
+                .map(|port| on_runtime("missed KV cache events", port))
+                .transpose()?,
         })
     }
 }

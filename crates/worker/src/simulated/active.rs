@@ -1,11 +1,13 @@
 //! A request from its admission to its last row: what it has of the cache, and what it has generated elsewhere. When it
 //! runs is the scheduler's. Pure.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use inflight_blocks::{Chain, Seed};
 
-use super::cache::BlockCache;
-use crate::executor::Request;
+use super::cache::{BlockCache, Holds};
+use crate::executor::{Origin, Request};
 
 /// A request from admission to its last row.
 pub(super) struct Active {
@@ -45,7 +47,7 @@ impl Active {
             let (key, before) = (context.keys[place], place.checked_sub(1));
             let after = before.map_or(0, |before| context.keys[before]);
             // Where another has computed the same meanwhile, its own block stays unknown.
-            if cache.store(key, after, context.seed) {
+            if cache.store(key, after, || context.holds(context.block(place))) {
                 self.blocks = self.blocks.saturating_sub(1);
                 self.shared.push(key);
             }
@@ -71,11 +73,11 @@ impl Active {
             }
             let after = context.chain.last().unwrap_or(0);
             let key = context.chain.push(&context.rest);
-            context.rest.clear();
-            if cache.store(key, after, context.seed) {
+            if cache.store(key, after, || context.holds(&context.rest)) {
                 self.blocks = self.blocks.saturating_sub(1);
                 self.shared.push(key);
             }
+            context.rest.clear();
         }
     }
 
@@ -89,9 +91,13 @@ impl Active {
 /// What a request computes before it generates, as blocks of the cache. Only where they are reused.
 pub(super) struct Context {
     pub(super) chain: Chain,
-    pub(super) seed: Seed,
+    seed: Seed,
+    /// `None`: nobody wants tokens.
+    origin: Option<Arc<Origin>>,
     /// Of its full blocks.
     pub(super) keys: Vec<u64>,
+    /// Their tokens, where somebody wants them.
+    full: Vec<i32>,
     /// The tokens after them.
     pub(super) rest: Vec<i32>,
     /// Tokens of a block.
@@ -103,7 +109,7 @@ pub(super) struct Context {
 }
 
 impl Context {
-    pub(super) fn new(request: &Request, size: usize) -> Self {
+    pub(super) fn new(request: &Request, size: usize, wants_tokens: bool) -> Self {
         let size = size.max(1);
         let seed = request.cache_seed();
         let mut chain = Chain::new(seed);
@@ -114,17 +120,38 @@ impl Context {
             rest.extend_from_slice(generated);
         }
         let tokens = rest.len() as u32;
-        let full = rest.chunks_exact(size);
-        let keys: Vec<u64> = full.map(|block| chain.push(block)).collect();
-        rest.drain(..keys.len() * size);
+        let blocks = rest.chunks_exact(size);
+        let keys: Vec<u64> = blocks.map(|block| chain.push(block)).collect();
+        let own = rest.split_off(keys.len() * size);
+        let full = std::mem::replace(&mut rest, own);
+        let origin = wants_tokens.then(|| {
+            let (lora_task_id, salt) = request.cache_origin();
+            let salt = salt.to_vec();
+            Arc::new(Origin { lora_task_id, salt })
+        });
         Self {
             chain,
             seed,
+            full: if wants_tokens { full } else { Vec::new() },
+            origin,
             keys,
             rest,
             size,
             prompt,
             tokens,
+        }
+    }
+
+    /// The tokens of its full block number `place`; empty where nobody wants them.
+    fn block(&self, place: usize) -> &[i32] {
+        let from = place * self.size;
+        self.full.get(from..from + self.size).unwrap_or_default()
+    }
+
+    fn holds(&self, tokens: &[i32]) -> Holds {
+        match &self.origin {
+            Some(origin) => Holds::Tokens(Arc::clone(origin), tokens.into()),
+            None => Holds::Seed(self.seed),
         }
     }
 }

@@ -20,6 +20,7 @@ pub(super) struct Blocks {
     tokens_per_block: u32,
     /// `None`: blocks are not reused.
     cache: Option<BlockCache>,
+    wants_tokens: bool,
     allocated: u64,
     reused: u64,
     missed: u64,
@@ -32,6 +33,7 @@ impl Blocks {
             free: options.num_blocks,
             tokens_per_block: options.tokens_per_block.max(1),
             cache: options.enable_kv_cache_reuse.then(BlockCache::default),
+            wants_tokens: false,
             allocated: 0,
             reused: 0,
             missed: 0,
@@ -60,8 +62,14 @@ impl Blocks {
         self.cache.as_mut()
     }
 
+    /// Whether the cache's changes have tokens.
+    pub(super) fn wants_tokens(&self) -> bool {
+        self.wants_tokens
+    }
+
     /// Keeps the cache's changes from now on; returns how many blocks there are.
-    pub(super) fn report(&mut self) -> u32 {
+    pub(super) fn report(&mut self, wants_tokens: bool) -> u32 {
+        self.wants_tokens = wants_tokens;
         if let Some(cache) = &mut self.cache {
             cache.report();
         }

@@ -5,15 +5,26 @@
 //! where it is scheduled.
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use inflight_blocks::Seed;
 
+use crate::executor::Origin;
+
 /// What watchers of the cache are to learn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CacheChange {
     /// A key, and the one before it; 0: it is a prompt's first.
-    Stored(u64, u64, Seed),
+    Stored(u64, u64, Holds),
     Removed(u64),
+}
+
+/// What a block holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Holds {
+    /// Nobody wants its tokens.
+    Seed(Seed),
+    Tokens(Arc<Origin>, Box<[i32]>),
 }
 
 #[derive(Debug, Default)]
@@ -72,12 +83,14 @@ impl BlockCache {
     }
 
     /// A block was computed and has one user. False where another holds the same.
-    pub(super) fn store(&mut self, key: u64, after: u64, seed: Seed) -> bool {
+    pub(super) fn store(&mut self, key: u64, after: u64, holds: impl FnOnce() -> Holds) -> bool {
         if self.held.contains_key(&key) {
             return false;
         }
         self.held.insert(key, Held { users: 1, since: 0 });
-        self.note(CacheChange::Stored(key, after, seed));
+        if let Some(changes) = &mut self.changes {
+            changes.push(CacheChange::Stored(key, after, holds()));
+        }
         true
     }
 
@@ -106,13 +119,9 @@ impl BlockCache {
             && let Some((_, key)) = self.unused.pop_first()
         {
             self.held.remove(&key);
-            self.note(CacheChange::Removed(key));
-        }
-    }
-
-    fn note(&mut self, change: CacheChange) {
-        if let Some(changes) = &mut self.changes {
-            changes.push(change);
+            if let Some(changes) = &mut self.changes {
+                changes.push(CacheChange::Removed(key));
+            }
         }
     }
 

@@ -112,9 +112,9 @@ impl Scheduler {
         }
     }
 
-    /// Keeps the cache's changes from now on; returns how many blocks it has.
-    pub(super) fn report_cache(&mut self) -> u32 {
-        self.blocks.report()
+    /// Keeps the cache's changes from now on, with tokens where they are wanted; returns how many blocks it has.
+    pub(super) fn report_cache(&mut self, wants_tokens: bool) -> u32 {
+        self.blocks.report(wants_tokens)
     }
 
     /// What has changed in the cache since the last call.
@@ -177,8 +177,8 @@ impl Scheduler {
         prompt_tokens += resumed.iter().flatten().sum::<u32>();
         let ended = resumed.iter().filter(|tokens| tokens.is_none()).count() as u32;
         let size = self.options.tokens_per_block as usize;
-        let is_reused = self.blocks.are_reused();
-        let context = is_reused.then(|| Context::new(&request, size));
+        let (is_reused, wants_tokens) = (self.blocks.are_reused(), self.blocks.wants_tokens());
+        let context = is_reused.then(|| Context::new(&request, size, wants_tokens));
         let waiting = Waiting {
             client_id: request.client_id,
             prompt_tokens: if is_transferred { 0 } else { prompt_tokens },

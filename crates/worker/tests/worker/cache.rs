@@ -15,7 +15,7 @@ use crate::harness::{
 };
 
 /// Blocks of four tokens, which are found again.
-fn reusing() -> SimulatedOptions {
+pub(crate) fn reusing() -> SimulatedOptions {
     SimulatedOptions {
         enable_kv_cache_reuse: true,
         tokens_per_block: 4,
@@ -26,7 +26,7 @@ fn reusing() -> SimulatedOptions {
 }
 
 /// The keys of 1 to 12 in blocks of four, as Dynamo's tests have them.
-const KEYS: [u64; 3] = [
+pub(crate) const KEYS: [u64; 3] = [
     14_643_705_804_678_351_452,
     4_945_711_292_740_353_085,
     12_583_592_247_330_656_132,

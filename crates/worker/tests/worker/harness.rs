@@ -37,6 +37,8 @@ pub(crate) struct Worker {
     pub(crate) client: GrpcInferenceServiceClient<Channel>,
     pub(crate) grpc: SocketAddr,
     pub(crate) metrics: SocketAddr,
+    /// Where its cache's events are published, and those of the past.
+    pub(crate) kv_events: [Option<SocketAddr>; 2],
     pub(crate) shutdown: Option<oneshot::Sender<()>>,
     pub(crate) exit: JoinHandle<Result<WorkerExit, WorkerError>>,
 }
@@ -86,6 +88,7 @@ impl Worker {
             client: inference_client(channel, &transport),
             grpc: addresses.grpc,
             metrics: addresses.metrics,
+            kv_events: [addresses.kv_events, addresses.kv_events_replay],
             shutdown: Some(shutdown),
             exit,
         }

@@ -49,7 +49,7 @@ fn shared() -> Shared {
         Arc::new(executor),
         limits_of_engine,
         metrics,
-        Board::new(16, false),
+        Board::new(16, false, false),
         0,
         Driving::Threads,
     )
@@ -59,7 +59,7 @@ fn shared() -> Shared {
     Shared {
         engine,
         catalog: Arc::new(catalog),
-        cache: Board::new(32, false),
+        cache: Board::new(32, false, false),
         draft: None,
         common: Arc::new(Common::new(None, None)),
         limits,

@@ -308,7 +308,7 @@ fn a_prompt_costs_what_the_cache_lacks() {
 #[test]
 fn what_is_longest_unused_is_forgotten_from_its_end() {
     let mut scheduler = Scheduler::new(reusing(6));
-    scheduler.report_cache();
+    scheduler.report_cache(false);
     let one: Vec<i32> = (0..12).collect();
     let other: Vec<i32> = (100..108).collect();
     let (_, cached) = run_one(&mut scheduler, prompt(1, &one, 1), MS);
@@ -343,7 +343,7 @@ fn without_reuse_nothing_is_reported() {
         enable_kv_cache_reuse: false,
         ..reusing(64)
     });
-    scheduler.report_cache();
+    scheduler.report_cache(false);
     for id in 1..3 {
         let now = scheduler.next_start;
         let (ended, cached) = run_one(&mut scheduler, prompt(id, &[7; 16], 1), now);
@@ -363,7 +363,7 @@ proptest! {
         num_blocks in 16..40_u32,
     ) {
         let mut scheduler = Scheduler::new(SimulatedOptions { max_batch_size: 3, ..reusing(num_blocks) });
-        scheduler.report_cache();
+        scheduler.report_cache(false);
         let mut told = BTreeSet::new();
         let mut now = Duration::ZERO;
         let mut rows = StepBatch::default();
