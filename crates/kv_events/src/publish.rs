@@ -2,9 +2,11 @@
 //! kept, and what a listener may do; what batches say, and who listens for connections, is the publisher's owner's.
 //!
 //! Nobody is waited for. Batches are kept once for all, and each subscriber reads on where it is: one that is so slow that
-//! a batch is no longer kept misses it, sees the gap in the numbers, and may ask for what is left.
+//! a batch is no longer kept misses it and sees the gap in the numbers. Who asks for batches that are no longer kept
+//! gets everything anew.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -33,9 +35,11 @@ const MOST_TOPICS: usize = 64;
 const END: [u8; 8] = [0xff; 8];
 
 /// Publishes one server's batches.
-#[derive(Debug)]
 pub struct Publisher {
     topic: Bytes,
+    everything: Box<dyn Fn() -> Vec<Batch> + Send + Sync>,
+    /// Held while everything is sent: it may be large, so once at a time.
+    sending: tokio::sync::Mutex<()>,
     kept: Mutex<Kept>,
     /// The number of the next batch.
     next: watch::Sender<u64>,
@@ -73,10 +77,14 @@ impl Kept {
 }
 
 impl Publisher {
-    /// Batches are published under `topic`.
-    pub fn new(topic: &str) -> Self {
+    /// Batches are published under `topic`. `everything`: batches that, taken one after another, come to what all batches
+    /// so far, and perhaps the next ones, have come to; the first of them forgets what was before. They are for who asks
+    /// for batches that are no longer kept.
+    pub fn new(topic: &str, everything: impl Fn() -> Vec<Batch> + Send + Sync + 'static) -> Self {
         Self {
             topic: Bytes::copy_from_slice(topic.as_bytes()),
+            everything: Box::new(everything),
+            sending: tokio::sync::Mutex::default(),
             kept: Mutex::default(),
             next: watch::Sender::new(0),
         }
@@ -159,6 +167,15 @@ impl Publisher {
                 return Err(ZmtpError::Broken("it asked without a number of 8 bytes"));
             };
             let mut next = u64::from_be_bytes(start);
+            let is_lost = next < self.kept.lock().first;
+            if is_lost
+                && self
+                    .send_everything(&mut connection, envelope, next)
+                    .await?
+            {
+                answer(&mut connection, envelope, &END, b"").await?;
+                continue;
+            }
             // What is published meanwhile is not the past.
             let end = *self.next.borrow();
             while next < end {
@@ -173,6 +190,45 @@ impl Publisher {
             }
             answer(&mut connection, envelope, &END, b"").await?;
         }
+    }
+
+    /// Sends everything under the last numbers before the next batch. False where there are too few of them from `start`
+    /// on.
+    async fn send_everything<S>(
+        &self,
+        connection: &mut Connection<S>,
+        envelope: &[Bytes],
+        start: u64,
+    ) -> Result<bool, ZmtpError>
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let sending = async {
+            let _one = self.sending.lock().await;
+            // Before everything is looked at: a batch that is taken twice changes nothing.
+            let end = *self.next.borrow();
+            let batches = (self.everything)();
+            let first = end.checked_sub(batches.len() as u64);
+            let Some(first) = first.filter(|first| *first >= start && *first < end) else {
+                return Ok(false);
+            };
+            for (number, batch) in (first..).zip(&batches) {
+                let payload = write(batch);
+                answer(connection, envelope, &number.to_be_bytes(), &payload).await?;
+            }
+            Ok(true)
+        };
+        timeout(SLOW, sending)
+            .await
+            .unwrap_or(Err(ZmtpError::Silent(SLOW)))
+    }
+}
+
+impl fmt::Debug for Publisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Publisher")
+            .field("kept", &self.kept)
+            .finish_non_exhaustive()
     }
 }
 

@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 pub use blocks::{CacheBlocks, Parent};
 pub use changes::Level;
 pub use contents::Origin;
-pub(crate) use publication::publish;
+pub(crate) use publication::{everything, publish};
 pub(crate) use watch::{LoadSource, Watch};
 
 /// Streams that may watch one model: gateways and other routers. Each holds a copy of the blocks' keys while its

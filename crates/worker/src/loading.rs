@@ -36,7 +36,7 @@ pub(crate) struct Listeners {
     pub(crate) grpc: (TcpListener, SocketAddr),
     pub(crate) metrics: (TcpListener, SocketAddr),
     pub(crate) http: Option<(TcpListener, SocketAddr)>,
-    /// Whoever connects waits here until the model is loaded.
+    /// Those who connect wait here until the model is loaded.
     pub(crate) kv_events: Option<(TcpListener, SocketAddr)>,
     pub(crate) kv_events_replay: Option<(TcpListener, SocketAddr)>,
 }

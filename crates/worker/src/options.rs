@@ -134,7 +134,7 @@ declared::options! {
         kv_events_replay_port: Option<u16> = None;
 
         /// Topic of the events, such as `kv@POD@MODEL` for llm-d  [default: an empty one]
-        // As vLLM's: whoever subscribes to everything gets them.
+        // As vLLM's: a subscription to everything gets them.
         kv_events_topic: Option<String> = None;
 
         /// Keys of etcd where gateways with `--worker-etcd` find this worker: it writes its address there once it is

@@ -23,7 +23,15 @@ fn batch(number: u64) -> Batch {
 
 /// One that has published so many.
 fn published(count: u64) -> Arc<Publisher> {
-    let publisher = Arc::new(Publisher::new("kv@pod"));
+    published_with(count, Vec::new)
+}
+
+/// The same, with what is sent where batches are no longer kept.
+fn published_with(
+    count: u64,
+    everything: impl Fn() -> Vec<Batch> + Send + Sync + 'static,
+) -> Arc<Publisher> {
+    let publisher = Arc::new(Publisher::new("kv@pod", everything));
     for number in 0..count {
         publisher.publish(&batch(number));
     }
@@ -202,6 +210,36 @@ async fn one_who_asks_gets_what_is_kept_and_an_end() {
             matches!(answered, Err(ZmtpError::Broken(_))),
             "{question:?}"
         );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_who_asks_for_what_is_no_longer_kept_gets_everything() {
+    let count = MOST_BATCHES as u64 + 5;
+    let everything = || {
+        [1.5, 2.5]
+            .map(|timestamp| Batch {
+                timestamp,
+                ..batch(0)
+            })
+            .to_vec()
+    };
+    let publisher = published_with(count, everything);
+    let mut late = followed(&publisher, "", true);
+    assert_eq!(hear(&mut late, 3).await, " 1.5 2.5 connected");
+    settle().await;
+    publisher.publish(&batch(count));
+    assert_eq!(hear(&mut late, 1).await, format!(" {count}"));
+    // What is kept is repeated, and nothing has numbers before those that were asked for.
+    let too_many = move || vec![batch(1); MOST_BATCHES + 2];
+    for (publisher, start, first) in [
+        (&publisher, count - 3, count - 3),
+        (&published_with(count, too_many), 4, 5),
+        (&published_with(count, Vec::new), 4, 5),
+    ] {
+        let mut asker = raw(publisher, Kind::Dealer, 0).await;
+        asker.send(&[&start.to_be_bytes()]).await.unwrap();
+        assert_eq!(next(&mut asker).await[0][..], first.to_be_bytes());
     }
 }
 

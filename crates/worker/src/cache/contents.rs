@@ -24,10 +24,10 @@ impl Origin {
     }
 }
 
-/// A block's content.
+/// A block's content. A clone shares it.
 #[derive(Clone, Debug)]
 pub(super) struct Content {
-    pub(super) tokens: Box<[i32]>,
+    pub(super) tokens: Arc<[i32]>,
     pub(super) origin: Arc<Origin>,
 }
 

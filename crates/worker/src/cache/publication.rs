@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 use super::blocks::CacheBlocks;
 use super::changes::Difference;
-use super::contents::Origin;
+use super::contents::{Content, Origin};
 use super::watch::BATCH;
 use super::{Board, Level};
 
@@ -32,8 +32,7 @@ pub(crate) async fn publish(
 ) {
     let mut publication = Publication::new(board);
     while let Some(events) = publication.next(&name_of).await {
-        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-        let timestamp = since_epoch.unwrap_or(Duration::ZERO).as_secs_f64();
+        let timestamp = now();
         for events in batches(events) {
             publisher.publish(&Batch {
                 timestamp,
@@ -64,85 +63,145 @@ impl Publication {
             tokio::pin!(changed);
             // Before looking, so that no change is missed between.
             changed.as_mut().enable();
-            {
+            let changes = {
                 let state = self.board.state.lock();
                 if state.closed {
                     return None;
                 }
-                let changes = state.blocks.changes();
-                let events = match changes.since(self.next) {
-                    Some(difference) => changed_events(&state.blocks, difference, &name_of),
+                let kept = state.blocks.changes();
+                let changes = match kept.since(self.next) {
+                    Some(difference) => Changes::of(&state.blocks, difference),
                     // Too much has changed meanwhile.
-                    None => all_events(&state.blocks, &name_of),
+                    None => Changes::all(&state.blocks),
                 };
-                self.next = changes.end();
-                if !events.is_empty() {
-                    return Some(events);
-                }
+                self.next = kept.end();
+                changes
+            };
+            // Without the lock, which the executor's thread may want.
+            let events = changes.events(&name_of);
+            if !events.is_empty() {
+                return Some(events);
             }
             changed.await;
         }
     }
 }
 
-/// A block that is stored: its key, the one before it, and where it is.
-type Place = (u64, u64, Level);
-
-fn changed_events(
-    blocks: &CacheBlocks,
-    difference: Difference,
-    name_of: impl Fn(u64) -> Option<String>,
-) -> Vec<Event> {
-    let mut events = Vec::new();
-    if difference.cleared {
-        events.push(Event::Cleared);
-    }
-    let levels = [
-        (Level::Device, difference.device),
-        (Level::Host, difference.host),
-    ];
-    let stored = levels.iter().flat_map(|(level, changes)| {
-        let keys = changes.stored.iter().zip(&changes.after);
-        keys.map(|(key, after)| (*key, *after, *level))
-    });
-    store(blocks, stored.collect(), name_of, &mut events);
-    // Last, so that what moves is nowhere missing, and what is stored comes after blocks that are known.
-    for (level, changes) in &levels {
-        for keys in changes.removed.chunks(MOST_REMOVED) {
-            events.push(Event::Removed(Removed {
-                hashes: keys.iter().map(|key| BlockHash::Number(*key)).collect(),
-                medium: medium(*level),
-                group: None,
-            }));
-        }
-    }
-    events
+/// Batches with everything that a cache holds.
+pub(crate) fn everything(board: &Board, name_of: impl Fn(u64) -> Option<String>) -> Vec<Batch> {
+    let changes = Changes::all(&board.state.lock().blocks);
+    let timestamp = now();
+    let batches = batches(changes.events(name_of)).into_iter();
+    batches
+        .map(|events| Batch {
+            timestamp,
+            events,
+            rank: None,
+        })
+        .collect()
 }
 
-/// Everything anew.
-fn all_events(blocks: &CacheBlocks, name_of: impl Fn(u64) -> Option<String>) -> Vec<Event> {
-    let mut events = vec![Event::Cleared];
-    let [device, host] = blocks.keys();
-    let at = |level, keys: Vec<(u64, u64)>| {
-        keys.into_iter()
-            .map(move |(key, after)| (key, after, level))
-    };
-    let stored = at(Level::Device, device).chain(at(Level::Host, host));
-    store(blocks, stored.collect(), name_of, &mut events);
-    events
+fn now() -> f64 {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+    since_epoch.unwrap_or(Duration::ZERO).as_secs_f64()
+}
+
+/// A block that is stored.
+struct Place {
+    key: u64,
+    /// The key before it; 0: it is a prompt's first.
+    after: u64,
+    level: Level,
+    content: Content,
+}
+
+/// What is to be said.
+struct Changes {
+    cleared: bool,
+    stored: Vec<Place>,
+    removed: [(Level, Vec<u64>); 2],
+    block_tokens: u32,
+}
+
+impl Changes {
+    fn of(blocks: &CacheBlocks, difference: Difference) -> Self {
+        let Difference {
+            cleared,
+            device,
+            host,
+        } = difference;
+        let zip = |keys: Vec<u64>, after: Vec<u64>| keys.into_iter().zip(after).collect();
+        let stored = [
+            zip(device.stored, device.after),
+            zip(host.stored, host.after),
+        ];
+        Self {
+            cleared,
+            stored: places(blocks, stored),
+            removed: [(Level::Device, device.removed), (Level::Host, host.removed)],
+            block_tokens: blocks.tokens_per_block(),
+        }
+    }
+
+    /// Everything anew.
+    fn all(blocks: &CacheBlocks) -> Self {
+        Self {
+            cleared: true,
+            stored: places(blocks, blocks.keys()),
+            removed: [Level::Device, Level::Host].map(|level| (level, Vec::new())),
+            block_tokens: blocks.tokens_per_block(),
+        }
+    }
+
+    fn events(self, name_of: impl Fn(u64) -> Option<String>) -> Vec<Event> {
+        let mut events = Vec::new();
+        if self.cleared {
+            events.push(Event::Cleared);
+        }
+        store(self.stored, self.block_tokens, name_of, &mut events);
+        // Last, so that what moves is nowhere missing, and what is stored comes after blocks that are known.
+        for (level, removed) in self.removed {
+            for keys in removed.chunks(MOST_REMOVED) {
+                events.push(Event::Removed(Removed {
+                    hashes: keys.iter().map(|key| BlockHash::Number(*key)).collect(),
+                    medium: medium(level),
+                    group: None,
+                }));
+            }
+        }
+        events
+    }
+}
+
+/// The blocks with these keys, each with the key before it, of the device and of the host.
+fn places(blocks: &CacheBlocks, keys: [Vec<(u64, u64)>; 2]) -> Vec<Place> {
+    let levels = [Level::Device, Level::Host].into_iter().zip(keys);
+    let keys = levels.flat_map(|(level, keys)| keys.into_iter().map(move |key| (level, key)));
+    let places = keys.filter_map(|(level, (key, after))| {
+        Some(Place {
+            key,
+            after,
+            level,
+            content: blocks.content(key)?.clone(),
+        })
+    });
+    places.collect()
 }
 
 /// Adds events for these blocks: one for as many as follow one another.
 fn store(
-    blocks: &CacheBlocks,
     stored: Vec<Place>,
+    block_tokens: u32,
     name_of: impl Fn(u64) -> Option<String>,
     events: &mut Vec<Event>,
 ) {
-    for (key, after, level) in in_order(stored) {
-        let Some(content) = blocks.content(key) else {
-            continue;
-        };
+    for place in in_order(stored) {
+        let Place {
+            key,
+            after,
+            level,
+            content,
+        } = place;
         let hash = BlockHash::Number(key);
         let parent = (after != 0).then_some(BlockHash::Number(after));
         if let Some(Event::Stored(last)) = events.last_mut()
@@ -165,7 +224,7 @@ fn store(
             hashes: vec![hash],
             parent,
             tokens: Some(content.tokens.to_vec()),
-            block_tokens: blocks.tokens_per_block(),
+            block_tokens,
             extras: match *content.origin == Origin::default() {
                 true => Vec::new(),
                 false => vec![extras(&adapter, first)],
@@ -179,20 +238,20 @@ fn store(
 
 /// The same blocks, none before the one that it comes after, and what follows one another together.
 fn in_order(stored: Vec<Place>) -> Vec<Place> {
-    let keys: HashSet<u64> = stored.iter().map(|(key, ..)| *key).collect();
+    let keys: HashSet<u64> = stored.iter().map(|place| place.key).collect();
     let mut after: HashMap<u64, Vec<Place>> = HashMap::new();
     let mut next = Vec::new();
     // The last one is taken first.
     for place in stored.into_iter().rev() {
-        match keys.contains(&place.1) {
-            true => after.entry(place.1).or_default().push(place),
+        match keys.contains(&place.after) {
+            true => after.entry(place.after).or_default().push(place),
             false => next.push(place),
         }
     }
     let mut ordered = Vec::with_capacity(keys.len());
     while let Some(place) = next.pop() {
+        next.extend(after.remove(&place.key).unwrap_or_default());
         ordered.push(place);
-        next.extend(after.remove(&place.0).unwrap_or_default());
     }
     ordered
 }

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::adapters::Adapters;
-use crate::cache::{MAX_WATCHERS, publish};
+use crate::cache::{MAX_WATCHERS, everything, publish};
 use crate::hosted::Hosted;
 use crate::options::{WorkerError, WorkerOptions};
 
@@ -39,7 +39,9 @@ pub(super) fn start(
     adapters: Arc<Adapters>,
     topic: &str,
 ) -> JoinSet<()> {
-    let publisher = Arc::new(Publisher::new(topic));
+    let (board, of_board) = (Arc::clone(&model.cache), Arc::clone(&adapters));
+    let all = move || everything(&board, |id| of_board.name_of(id));
+    let publisher = Arc::new(Publisher::new(topic, all));
     let mut tasks = JoinSet::new();
     let name_of = move |id| adapters.name_of(id);
     tasks.spawn(publish(
