@@ -82,7 +82,13 @@ impl Network {
     ) -> std::io::Result<Box<dyn Socket>> {
         match network {
             Some(network) => network.dial(host, port).await,
-            None => Ok(Box::new(TcpStream::connect((host, port)).await?)),
+            None => {
+                let socket = TcpStream::connect((host, port)).await?;
+                // Or what is sent after a handshake waits for the peer's delayed ACK: a subscription 40 ms, in which
+                // what is published is missed.
+                socket.set_nodelay(true)?;
+                Ok(Box::new(socket))
+            }
         }
     }
 
