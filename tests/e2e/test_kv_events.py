@@ -220,6 +220,38 @@ def test_what_needs_room_removes_blocks(start: Start) -> None:
         listener.close()
 
 
+def test_what_moves_to_the_hosts_memory_is_there_before_it_is_gone_here(start: Start) -> None:
+    small = ("max_tokens_in_paged_kv_cache=40", "kv_cache_host_memory_bytes=1000000")
+    options = (f"--executor-option={option}" for option in small)
+    worker = start_publishing(start, "--executor=reference", *options)
+    listener = Listener(worker)
+    try:
+
+        def moved() -> bool:
+            events = (event for batch in listener.past(0) for event in batch)
+            return any(event["type"] == "BlockStored" and event["medium"] == "CPU" for event in events)
+
+        numbers = iter(range(100, 900, 20))
+
+        def is_moved() -> bool:
+            first = next(numbers)
+            infer(worker, prompt=list(range(first, first + 20)))
+            return moved()
+
+        wait_until("blocks move", is_moved)
+        places: set[tuple[str, int]] = set()
+        for event in (event for batch in listener.past(0) for event in batch):
+            own = {(event["medium"], key) for key in event["block_hashes"]}
+            if event["type"] == "BlockStored":
+                assert len(event["token_ids"]) == 4 * len(event["block_hashes"])
+                places |= own
+            else:
+                assert own <= places
+                places -= own
+    finally:
+        listener.close()
+
+
 def test_an_adapters_blocks_have_its_name(start: Start, tmp_path: Path) -> None:
     save(tmp_path / "loud", 1)
     worker = start_publishing(start, "--executor=reference", f"--executor-option=lora_adapter_dir={tmp_path}")
