@@ -115,12 +115,13 @@ impl<M> RequestQueue<M> {
         }
     }
 
-    /// Ends the stream; what is queued is dropped.
+    /// Ends the stream after the stops that are queued; the requests are dropped.
     pub fn close(&self) {
         let waker = {
             let mut state = self.state.lock();
             state.closed = true;
-            state.queue.clear();
+            // The server may still run what they stop.
+            state.queue.retain(|message| message.is_stop);
             state.waiting_requests = 0;
             state.waker.take()
         };
@@ -207,8 +208,11 @@ mod tests {
         let queue = Arc::new(RequestQueue::new(4));
         let mut stream = queue.stream();
         queue.send(Handle::new(1), named("1")).unwrap();
+        queue.stop(Handle::new(9), || named("stop 9"));
         queue.close();
         assert_eq!(queue.send(Handle::new(2), named("2")), Err(NotSent::Closed));
+        // What runs is still stopped.
+        assert_eq!(drain(&mut stream), ["stop 9"]);
         let mut context = Context::from_waker(Waker::noop());
         assert!(matches!(
             Pin::new(&mut stream).poll_next(&mut context),

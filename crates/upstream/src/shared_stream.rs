@@ -121,18 +121,22 @@ impl SharedStream {
                 id: message.id.clone(),
             }
         })?;
-        let responses = SharedResponses {
+        let id = message.id.clone();
+        if let Err(not_sent) = self.queue.send(handle, message) {
+            // Without a stop: the worker has never heard of it.
+            self.requests.remove(handle);
+            return Err(match not_sent {
+                NotSent::Full => Status::resource_exhausted(not_sent.to_string()),
+                NotSent::Closed => Status::unavailable(not_sent.to_string()),
+            });
+        }
+        Ok(SharedResponses {
             stream: Arc::clone(self),
             handle,
-            id: message.id.clone(),
+            id,
             mailbox,
             taken: mailbox::Batch::default(),
-        };
-        match self.queue.send(handle, message) {
-            Ok(()) => Ok(responses),
-            Err(NotSent::Full) => Err(Status::resource_exhausted(NotSent::Full.to_string())),
-            Err(NotSent::Closed) => Err(Status::unavailable(NotSent::Closed.to_string())),
-        }
+        })
     }
 
     /// Stops taking requests; open ones continue.

@@ -126,9 +126,12 @@ fn a_request_that_is_left_before_it_was_sent_is_taken_back() {
 #[test]
 fn a_full_queue_refuses_a_request() {
     let stream = stream(1);
-    let _first = stream.send(request("a")).unwrap();
+    let first = stream.send(request("a")).unwrap();
     let refused = stream.send(request("b")).unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
+    // Nothing is left of it, and the server hears nothing of it.
+    assert_eq!(stream.open_requests(), 1);
+    assert_eq!(sent(&stream), [first.id()]);
 }
 
 #[test]
