@@ -235,6 +235,8 @@ pub async fn deliver<R: Deliverable>(
     let mut sent = request.send(&mut tried, None)?;
     context.sent(&sent.address, None);
     let mut heeds_silence = true;
+    // Until output has come: an answer in one piece may begin anew long after that.
+    let mut first_output = context.first_output;
     loop {
         let silence = async {
             match heeds_silence {
@@ -242,7 +244,7 @@ pub async fn deliver<R: Deliverable>(
                 false => std::future::pending().await,
             }
         };
-        let waited = wait(request, context.first_output, silence, ended.as_mut());
+        let waited = wait(request, &mut first_output, silence, ended.as_mut());
         let (reason, error) = match waited.await {
             Waited::Answered(Ok(())) => return Ok(()),
             Waited::Answered(Err(error)) => match request.retry_reason(&error) {
@@ -284,7 +286,7 @@ pub async fn deliver<R: Deliverable>(
 
 async fn wait<R: Deliverable>(
     request: &mut R,
-    first_output: Option<(Instant, Duration)>,
+    first_output: &mut Option<(Instant, Duration)>,
     silence: impl Future<Output = ()>,
     mut ended: Pin<&mut impl Future<Output = GivenUp>>,
 ) -> Waited<R::Error> {
@@ -296,8 +298,9 @@ async fn wait<R: Deliverable>(
         },
         () = &mut silence => return Waited::Silence,
         why = &mut ended => return Waited::GivenUp(why),
-        limit = reached(first_output) => return Waited::GivenUp(GivenUp::NoOutput(limit)),
+        limit = reached(*first_output) => return Waited::GivenUp(GivenUp::NoOutput(limit)),
     }
+    *first_output = None;
     let survives = request.survives();
     tokio::select! {
         biased;

@@ -206,7 +206,7 @@ async fn a_request_waits_for_a_server_where_all_are_lost_and_only_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_is_given_up_when_its_time_has_come() {
-    use Server::{Answers, Hangs};
+    use Server::{Answers, Breaks, Fails, Hangs};
     let table = [
         (Hangs, Some(20), None, Err(Code::DeadlineExceeded)),
         (Hangs, None, Some(20), Err(Code::OutOfRange)),
@@ -220,6 +220,15 @@ async fn a_request_is_given_up_when_its_time_has_come() {
         let mut request = Scripted::new(&[server]);
         let done = run(&mut request, first, ends).await;
         assert_eq!(done, expected, "{server:?} {first:?} {ends:?}");
+    }
+    // An answer that begins anew has had its first output.
+    for (first, expected) in [
+        (Breaks(10, 50), Ok(())),
+        (Fails(10, Code::Unavailable), Err(Code::DeadlineExceeded)),
+    ] {
+        let mut request = Scripted::new(&[first, Answers(15, 10)]);
+        let done = run(&mut request, Some(20), None).await;
+        assert_eq!((done, request.sent), (expected, 2), "{first:?}");
     }
 }
 
