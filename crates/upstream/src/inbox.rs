@@ -97,8 +97,9 @@ impl Deltas {
     }
 }
 
-/// Why a request should continue elsewhere, though its server still has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Why a request should continue elsewhere, though its server still has it. The later one holds whatever becomes of the
+/// one before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Notice {
     /// The server has stopped answering.
     Silent,
@@ -165,7 +166,7 @@ impl Inbox {
     /// Leaves a notice behind what waits. Returns the consumer's waker if it waits.
     pub fn notify(&self, notice: Notice) -> Option<Waker> {
         let mut state = self.state.lock();
-        state.notice = Some(notice);
+        state.notice = state.notice.max(Some(notice));
         state.waker.take()
     }
 
@@ -295,6 +296,16 @@ mod tests {
         inbox.notify(Notice::Leaving);
         assert_eq!(take(), Poll::Ready(Arrived { at: None, notice }));
         assert_eq!(take(), Poll::Pending);
+        // One that leaves does so whether it answers or not.
+        for both in [
+            [Notice::Leaving, Notice::Silent],
+            [Notice::Silent, Notice::Leaving],
+        ] {
+            for notice in both {
+                inbox.notify(notice);
+            }
+            assert_eq!(take(), Poll::Ready(Arrived { at: None, notice }));
+        }
     }
 
     #[test]

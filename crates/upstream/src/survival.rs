@@ -185,6 +185,17 @@ struct Trial {
     until: Option<Pin<Box<Sleep>>>,
 }
 
+/// A server that has the request and has brought nothing new yet. It counts once it does: one that is full, or ends as
+/// well, has not continued it.
+#[derive(Clone, Copy, Debug)]
+struct Uncounted {
+    reason: RetryReason,
+    /// Tokens that it computes again.
+    tokens: usize,
+    /// When no server had the request.
+    since: Instant,
+}
+
 /// A server that was lost without new output.
 #[derive(Clone, Debug)]
 struct Loss {
@@ -213,8 +224,9 @@ pub struct Survival<E> {
     metrics: Resumes,
     cause: Option<Cause<E>>,
     trial: Option<Trial>,
-    /// When it began to wait for another server.
+    /// When it began to wait for another server. Those that are full share the wait of what was before them.
     since: Option<Instant>,
+    uncounted: Option<Uncounted>,
     /// When the last new output came.
     last_new: Option<Instant>,
     retry: Option<Pin<Box<Sleep>>>,
@@ -223,8 +235,6 @@ pub struct Survival<E> {
     fruitless: Vec<Loss>,
     /// Whether it found no server before its first token.
     has_outlived: bool,
-    /// Until the first new output after a move.
-    is_paused: bool,
     /// When its context was computed, until the first output after it.
     handed_over: Option<Instant>,
     report: Report,
@@ -240,12 +250,12 @@ impl<E> Survival<E> {
             cause: None,
             trial: None,
             since: None,
+            uncounted: None,
             last_new: None,
             retry: None,
             losses: 0,
             fruitless: Vec::new(),
             has_outlived: false,
-            is_paused: false,
             handed_over: None,
             report: Report::default(),
         }
@@ -265,6 +275,8 @@ impl<E> Survival<E> {
     pub fn restart(&mut self) {
         self.cause = None;
         self.trial = None;
+        self.since = None;
+        self.uncounted = None;
         self.retry = None;
         self.last_new = None;
         self.handed_over = None;
@@ -280,7 +292,7 @@ impl<E> Survival<E> {
         if has_new {
             self.fruitless.clear();
             self.end_trial();
-            self.end_pause(at);
+            self.count(at);
             if let Some(since) = self.handed_over.take() {
                 let took = at.saturating_duration_since(since);
                 self.metrics.hand_over.observe(took.as_secs_f64());
@@ -290,29 +302,41 @@ impl<E> Survival<E> {
         if matches!(self.cause, Some(Cause::Notice(Notice::Silent))) {
             self.cause = None;
             self.retry = None;
+        }
+        if has_new && self.cause.is_none() {
             self.since = None;
         }
     }
 
-    /// A pause begins with the last output: a silent server had said nothing for a while before it was noticed.
-    fn end_pause(&mut self, at: Instant) {
+    /// Counts the last move, which has brought something new. Its pause begins with the last output: a silent server had
+    /// said nothing for a while before it was noticed.
+    fn count(&mut self, at: Instant) {
         let before = self.last_new.replace(at);
-        if std::mem::take(&mut self.is_paused) {
-            let since = self.since.take();
-            let pause = before
-                .or(since)
-                .map_or(Duration::ZERO, |since| at.saturating_duration_since(since));
-            self.report.pause += pause;
-            self.metrics.pause.observe(pause.as_secs_f64());
-        }
+        let Some(Uncounted {
+            reason,
+            tokens,
+            since,
+        }) = self.uncounted.take()
+        else {
+            return;
+        };
+        let pause = at.saturating_duration_since(before.unwrap_or(since));
+        let labels = RetryLabels::from(reason);
+        self.metrics.resumed.get_or_create(&labels).inc();
+        self.metrics.tokens.inc_by(tokens as u64);
+        self.metrics.pause.observe(pause.as_secs_f64());
+        self.report.times += 1;
+        self.report.replayed += u32::from(self.way == Way::Replay);
+        self.report.tokens += tokens;
+        self.report.pause += pause;
     }
 
     /// The server on trial has the request from here on.
     fn end_trial(&mut self) {
         if let Some(trial) = self.trial.take() {
-            self.moved(reason_of(trial.notice), trial.tokens);
             // Until then the other one had it.
-            self.since = Some(trial.since);
+            self.moved(reason_of(trial.notice), trial.tokens, trial.since);
+            self.since = None;
         }
     }
 
@@ -345,6 +369,10 @@ impl<E> Survival<E> {
         if reason.is_some() && !self.has_lost_enough() {
             self.cause = Some(Cause::Notice(trial.notice));
             self.retry = Some(Box::pin(tokio::time::sleep(RETRY_EVERY)));
+        } else {
+            // What the server on trial gave notice of is over with it.
+            self.cause = None;
+            self.since = None;
         }
     }
 
@@ -377,7 +405,8 @@ impl<E> Survival<E> {
         }
         if reason == RetryReason::Full {
             // It had no part in that, and the server may have room soon.
-            self.begin(Cause::Lost(error, reason));
+            self.since.get_or_insert_with(Instant::now);
+            self.cause = Some(Cause::Lost(error, reason));
             self.retry = Some(Box::pin(tokio::time::sleep(RETRY_EVERY)));
             return Ok(());
         }
@@ -418,16 +447,23 @@ impl<E> Survival<E> {
     /// Notes that the request should continue elsewhere.
     pub fn notice(&mut self, notice: Notice) {
         // To generate all of it again is worse than to wait for what its server still does.
-        let is_held = matches!(self.cause, None | Some(Cause::Notice(_)));
-        if self.way == Way::Resume && is_held {
-            self.begin(Cause::Notice(notice));
+        if self.way != Way::Resume {
+            return;
+        }
+        match &mut self.cause {
+            None => self.begin(Cause::Notice(notice)),
+            Some(Cause::Notice(earlier)) if *earlier < notice => {
+                *earlier = notice;
+                self.retry = None;
+            }
+            Some(_) => {}
         }
     }
 
     fn begin(&mut self, cause: Cause<E>) {
         self.cause = Some(cause);
         self.retry = None;
-        self.since.get_or_insert_with(Instant::now);
+        self.since = Some(Instant::now());
     }
 
     /// Whether the request is to continue elsewhere.
@@ -485,7 +521,7 @@ impl<E> Survival<E> {
                         return Step::Moved(sent, None);
                     };
                     let Some(notice) = notice else {
-                        self.moved(reason, tokens);
+                        self.moved(reason, tokens, self.since.unwrap_or(time));
                         return Step::Moved(sent, Some(reason));
                     };
                     let leaves = notice == Notice::Leaving;
@@ -519,14 +555,13 @@ impl<E> Survival<E> {
         last.is_none_or(|loss| loss.at.elapsed() >= ENDING)
     }
 
-    fn moved(&mut self, reason: RetryReason, tokens: usize) {
-        let labels = RetryLabels::from(reason);
-        self.metrics.resumed.get_or_create(&labels).inc();
-        self.metrics.tokens.inc_by(tokens as u64);
-        self.report.times += 1;
-        self.report.replayed += u32::from(self.way == Way::Replay);
-        self.report.tokens += tokens;
-        self.is_paused = true;
+    /// Another server has the request. The pause goes back to the first one that was lost.
+    fn moved(&mut self, reason: RetryReason, tokens: usize, since: Instant) {
+        self.uncounted = Some(Uncounted {
+            reason,
+            tokens,
+            since: self.uncounted.map_or(since, |earlier| earlier.since),
+        });
     }
 
     /// Ends what cannot continue, and leaves the rest where it is.

@@ -117,7 +117,8 @@ impl Resumption {
             return Ok(None);
         }
         let new = own.take(tokens, details, is_last)?;
-        self.has_new |= !new.is_repeated;
+        // An end is new, whatever it comes with.
+        self.has_new |= is_last || !new.is_repeated;
         Ok(Some(new))
     }
 

@@ -16,7 +16,7 @@ use crate::support::{Client, Gateway, PATIENCE, Stream, byte_model, chat};
 
 const PATH: &str = "/v1/chat/completions";
 
-fn resuming_model() -> ScriptedModel {
+pub(crate) fn resuming_model() -> ScriptedModel {
     let mut model = byte_model();
     model.description.capabilities.push("resume".to_owned());
     model
@@ -309,16 +309,16 @@ async fn a_silent_workers_streams_go_on_elsewhere_and_what_it_says_later_changes
 }
 
 /// A file of workers, as an operator changes it.
-struct WorkerFile(std::path::PathBuf);
+pub(crate) struct WorkerFile(std::path::PathBuf);
 
 impl WorkerFile {
-    fn new(name: &str) -> Self {
+    pub(crate) fn new(name: &str) -> Self {
         let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
         std::fs::create_dir_all(&directory).unwrap();
         Self(directory)
     }
 
-    fn write<'a>(&self, workers: impl IntoIterator<Item = &'a ScriptedWorker>) {
+    pub(crate) fn write<'a>(&self, workers: impl IntoIterator<Item = &'a ScriptedWorker>) {
         let lines = workers.into_iter().map(|one| format!("{}\n", one.address));
         // As a whole, or the gateway may read half of it.
         let new = self.0.join("new");
@@ -326,10 +326,10 @@ impl WorkerFile {
         std::fs::rename(&new, self.0.join("workers")).unwrap();
     }
 
-    async fn gateway(&self) -> Gateway {
+    pub(crate) async fn gateway(&self, extra: &[&str]) -> Gateway {
         let file = self.0.join("workers");
-        let option = ["--worker-file", file.to_str().unwrap()];
-        let gateway = Gateway::start(&[], &option).await.ready().await;
+        let options = [&["--worker-file", file.to_str().unwrap()], extra].concat();
+        let gateway = Gateway::start(&[], &options).await.ready().await;
         gateway.all_ready().await
     }
 }
@@ -353,7 +353,7 @@ impl TakenOut {
         ];
         let file = WorkerFile::new(name);
         file.write(&workers);
-        let gateway = file.gateway().await;
+        let gateway = file.gateway(&[]).await;
         let mut client = Client::connect(gateway.address).await;
         let body = chat(json!({"stream": true}));
         let serve = async {
@@ -412,7 +412,7 @@ async fn a_request_hands_over_with_its_first_token_where_its_worker_was_taken_ou
     ];
     let file = WorkerFile::new("before");
     file.write(&workers);
-    let gateway = file.gateway().await;
+    let gateway = file.gateway(&[]).await;
     let mut client = Client::connect(gateway.address).await;
     let body = chat(json!({"stream": true}));
     let serve = async {
@@ -611,6 +611,9 @@ async fn a_full_worker_is_asked_again_until_it_has_room() {
     };
     let (events, ()) = tokio::join!(stream.rest(), serve);
     assert_eq!(text(&events, 0), "ab");
+    // It took the request once.
+    assert!(counts(&gateway, "resumes_total{reason=\"full\"} 1").await);
+    assert!(!counts(&gateway, "resumes_total{reason=\"unavailable\"} 1").await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -683,6 +686,32 @@ async fn a_worker_that_cannot_resume_repeats_what_was_said_and_goes_on() {
             }
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_that_repeats_all_and_ends_has_continued_the_answer() {
+    let mut workers = [
+        ScriptedWorker::start(byte_model()).await,
+        ScriptedWorker::start(byte_model()).await,
+    ];
+    let addresses = workers.each_ref().map(|worker| worker.address);
+    let gateway = Gateway::start(&addresses, &[]).await.all_ready().await;
+    let mut client = Client::connect(gateway.address).await;
+    let body = chat(json!({"stream": true, "max_tokens": 5}));
+    let serve = async {
+        let (place, first) = either(&mut workers).await;
+        first.tokens(&tokens("Hello")).await;
+        place
+    };
+    let (mut stream, place) = tokio::join!(client.open(PATH, &body), serve);
+    workers[place].kill();
+    let serve = async {
+        let second = workers[1 - place].next_request().await;
+        second.finish(&tokens("Hello"), FinishReason::Length).await;
+    };
+    let (events, ()) = tokio::join!(stream.rest(), serve);
+    assert_eq!(text(&events, 0), "Hello");
+    assert!(counts(&gateway, "resumes_total{reason=\"unavailable\"} 1").await);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,0 +1,223 @@
+//! How long a request that is to continue elsewhere is offered, and which of its moves count, in virtual time. The
+//! servers are doubles that take it, or do not.
+
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use inflight_upstream::delivery::ResumeLimits;
+use inflight_upstream::dispatch::NotDispatched;
+use inflight_upstream::inbox::Notice;
+use inflight_upstream::metrics::{Resumes, RetryReason};
+use inflight_upstream::process::Life;
+use inflight_upstream::survival::{Mover, Step, Survival, Way, Work};
+use tokio::time::{Instant, sleep};
+
+/// How long a request waits for a server.
+const WAIT: Duration = Duration::from_secs(30);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// At a server that is gone.
+#[derive(Debug, Default)]
+struct Gone(Life);
+
+impl Work for Gone {
+    fn server(&self) -> &'static str {
+        ""
+    }
+
+    fn life(&self) -> &Life {
+        &self.0
+    }
+
+    fn server_stays(&self) -> bool {
+        false
+    }
+}
+
+/// A request of ten tokens.
+struct Request {
+    /// Whether another server takes it.
+    is_taken: bool,
+}
+
+impl Mover for Request {
+    type Error = ();
+    type Work = Gone;
+
+    fn send(&mut self, _: &mut Gone, _: Option<RetryReason>) -> Result<Gone, NotDispatched> {
+        match self.is_taken {
+            true => Ok(Gone::default()),
+            false => Err(NotDispatched::NoWorker),
+        }
+    }
+
+    fn has_moved(&mut self, _: &mut Gone, _: Way) {}
+
+    fn is_over(&self) -> bool {
+        false
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+
+    fn prompt_tokens(&self) -> usize {
+        7
+    }
+
+    fn generated_tokens(&self) -> usize {
+        3
+    }
+
+    fn timed_out(&self) {}
+}
+
+/// A request that has begun.
+fn begun() -> Survival<()> {
+    let limits = ResumeLimits {
+        most: 16,
+        wait: WAIT,
+        tokens: usize::MAX,
+    };
+    let mut survival = Survival::new(Way::Resume, limits, Resumes::default());
+    survival.heard(true, Instant::now());
+    survival
+}
+
+fn lose(survival: &mut Survival<()>, reason: RetryReason) {
+    let lost = survival.lose((), reason, &Life::default(), false);
+    assert_eq!(lost, Ok(()));
+}
+
+fn poll(survival: &mut Survival<()>, is_taken: bool) -> Step<Gone, ()> {
+    let mut context = Context::from_waker(Waker::noop());
+    survival.poll(
+        &mut context,
+        &mut Request { is_taken },
+        &mut Gone::default(),
+    )
+}
+
+/// What is before a loss, and how long.
+type Before = fn(&mut Survival<()>);
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_has_all_of_its_time_whatever_was_waited_for_before() {
+    let table: &[(&str, Duration, Before)] = &[
+        ("nothing", WAIT, |_| ()),
+        (
+            "a notice that no server heeded",
+            WAIT - SECOND,
+            |survival| {
+                survival.notice(Notice::Leaving);
+                assert!(matches!(poll(survival, false), Step::Stays));
+            },
+        ),
+        ("a failed trial", 2 * WAIT, |survival| {
+            survival.notice(Notice::Silent);
+            assert!(matches!(poll(survival, true), Step::Moved(..)));
+            survival.take_back(None, &Life::default());
+            assert!(!survival.is_due());
+        }),
+        ("a trial that took long", 2 * WAIT, |survival| {
+            survival.notice(Notice::Silent);
+            assert!(matches!(poll(survival, true), Step::Moved(..)));
+            survival.heard(true, Instant::now());
+        }),
+        ("a loss before it, and nothing new", 2 * WAIT, |survival| {
+            lose(survival, RetryReason::Unavailable);
+            assert!(matches!(poll(survival, true), Step::Moved(..)));
+        }),
+        ("another life", 2 * WAIT, |survival| {
+            survival.notice(Notice::Leaving);
+            assert!(matches!(poll(survival, false), Step::Stays));
+            survival.restart();
+        }),
+    ];
+    for (before, long, prepare) in table {
+        let mut survival = begun();
+        prepare(&mut survival);
+        sleep(*long).await;
+        lose(&mut survival, RetryReason::Unavailable);
+        for (passed, waits) in [
+            (Duration::ZERO, true),
+            (WAIT - SECOND, true),
+            (SECOND, false),
+        ] {
+            sleep(passed).await;
+            let step = poll(&mut survival, false);
+            let found = matches!(step, Step::Waits);
+            assert_eq!(found, waits, "{before}: {step:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_that_are_full_share_the_time_of_a_loss() {
+    let mut survival = begun();
+    lose(&mut survival, RetryReason::Unavailable);
+    let since = Instant::now();
+    loop {
+        match poll(&mut survival, true) {
+            Step::Moved(..) => lose(&mut survival, RetryReason::Full),
+            Step::Failed(()) => break,
+            Step::Waits => sleep(SECOND).await,
+            Step::Stays => panic!("its server was lost"),
+        }
+        assert!(since.elapsed() <= WAIT);
+    }
+    assert_eq!(since.elapsed(), WAIT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hand_over_has_its_time_after_a_loss() {
+    let mut survival = begun();
+    lose(&mut survival, RetryReason::Unavailable);
+    assert!(matches!(poll(&mut survival, true), Step::Moved(..)));
+    survival.hand_over(());
+    survival.heard(true, Instant::now());
+    assert!(matches!(poll(&mut survival, false), Step::Waits));
+    sleep(WAIT).await;
+    assert!(matches!(poll(&mut survival, false), Step::Failed(())));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_move_counts_with_the_first_new_output() {
+    let mut survival = begun();
+    lose(&mut survival, RetryReason::Unavailable);
+    for _ in 0..5 {
+        assert!(matches!(poll(&mut survival, true), Step::Moved(..)));
+        sleep(SECOND).await;
+        lose(&mut survival, RetryReason::Full);
+        sleep(SECOND).await;
+    }
+    assert!(matches!(poll(&mut survival, true), Step::Moved(..)));
+    survival.heard(false, Instant::now());
+    assert!(survival.report().is_none());
+    survival.heard(true, Instant::now());
+    let report = survival.report().unwrap();
+    let found = (report.times, report.tokens, report.pause);
+    assert_eq!(found, (1, 10, 10 * SECOND));
+    survival.heard(true, Instant::now());
+    assert_eq!(survival.report().unwrap().times, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_leaves_and_falls_silent_still_leaves() {
+    let [leaves, silent] = [Notice::Leaving, Notice::Silent];
+    for (notices, is_due) in [
+        (&[leaves][..], true),
+        (&[silent], false),
+        (&[silent, leaves], true),
+        (&[leaves, silent], true),
+    ] {
+        let mut survival = begun();
+        for notice in notices {
+            survival.notice(*notice);
+        }
+        assert!(survival.is_due());
+        // It answers again.
+        survival.heard(true, Instant::now());
+        assert_eq!(survival.is_due(), is_due, "{notices:?}");
+    }
+}
