@@ -87,6 +87,26 @@ struct Attempt {
     left: Option<(Instant, Option<&'static str>)>,
 }
 
+impl Course {
+    /// Notes that the request was sent to a server. One that refuses it and is asked again has it once, however often
+    /// that is.
+    fn sent(&mut self, mut attempt: Attempt, because: Option<RetryReason>) {
+        let is_lost = matches!(because, None | Some(RetryReason::Unavailable));
+        match self.attempts.last_mut() {
+            Some(last) if last.server == attempt.server && !is_lost => {
+                attempt.sent = last.sent;
+                *last = attempt;
+                return;
+            }
+            Some(last) => {
+                last.left = Some((attempt.sent, because.map(|reason| reason.label())));
+            }
+            None => {}
+        }
+        self.attempts.push(attempt);
+    }
+}
+
 /// What was generated.
 #[derive(Clone, Debug)]
 pub struct Generated {
@@ -171,17 +191,14 @@ impl Trace {
         let (Self::Recorded(trace), Some(Sending { context, since })) = (self, sending) else {
             return;
         };
-        let mut course = trace.course.lock();
-        if let Some(last) = course.attempts.last_mut() {
-            last.left = Some((since, because.map(|reason| reason.label())));
-        }
-        course.attempts.push(Attempt {
+        let attempt = Attempt {
             context,
             method,
             sent: since,
             server: server.into(),
             left: None,
-        });
+        };
+        trace.course.lock().sent(attempt, because);
     }
 
     /// What the server receives to which the request was sent last.
@@ -300,4 +317,49 @@ fn is_failure(code: tonic::Code) -> bool {
             | Code::Unavailable
             | Code::DataLoss
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_refuses_a_request_again_and_again_has_it_once() {
+        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+        let context = TraceContext::parse(parent, None).unwrap();
+        let mut course = Course::default();
+        let [full, lost] = [RetryReason::Full, RetryReason::Unavailable];
+        for (server, because) in [
+            ("a:1", None),
+            ("b:1", Some(lost)),
+            ("b:1", Some(full)),
+            ("b:1", Some(full)),
+            // It was restarted.
+            ("b:1", Some(lost)),
+            ("c:1", Some(full)),
+            // What it had on trial, it refused.
+            ("c:1", Some(RetryReason::Leaving)),
+        ] {
+            let attempt = Attempt {
+                context: context.clone(),
+                method: "ModelStreamInfer",
+                sent: Instant::now(),
+                server: server.into(),
+                left: None,
+            };
+            course.sent(attempt, because);
+        }
+        let attempts = course.attempts.iter().map(|attempt| {
+            let left = attempt.left.map(|(_, reason)| reason.unwrap_or_default());
+            (&*attempt.server, left)
+        });
+        let lost = Some(lost.label());
+        let expected = [
+            ("a:1", lost),
+            ("b:1", lost),
+            ("b:1", Some(full.label())),
+            ("c:1", None),
+        ];
+        assert_eq!(attempts.collect::<Vec<_>>(), expected);
+    }
 }
