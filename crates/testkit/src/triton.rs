@@ -32,7 +32,7 @@ type Models = BTreeMap<String, ModelConfig>;
 #[derive(Debug)]
 pub struct Asked {
     pub message: ModelInferRequest,
-    outgoing: Outgoing,
+    pub(crate) outgoing: Outgoing,
 }
 
 impl Asked {
@@ -72,9 +72,14 @@ impl Asked {
         self.send(Ok(last(&mut response, false))).await;
     }
 
-    /// Sends the last response and ends the stream.
-    pub async fn finish(self, mut response: ResponseBuilder) {
+    /// Sends the last response, and does not end the stream.
+    pub async fn respond_last(&self, mut response: ResponseBuilder) {
         self.send(Ok(last(&mut response, true))).await;
+    }
+
+    /// Sends the last response and ends the stream.
+    pub async fn finish(self, response: ResponseBuilder) {
+        self.respond_last(response).await;
     }
 
     /// The same with a message that no builder makes.

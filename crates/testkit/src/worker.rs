@@ -32,6 +32,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::PATIENCE;
 use crate::server::Server;
+use crate::triton::Asked;
 
 type Outgoing = mpsc::Sender<Result<ModelStreamInferResponse, Status>>;
 
@@ -194,6 +195,7 @@ pub fn join(batches: &[StepBatch]) -> StepBatch {
 pub struct ScriptedWorker {
     pub address: SocketAddr,
     requests: mpsc::Receiver<Received>,
+    calls: mpsc::Receiver<Asked>,
     server: Server,
 }
 
@@ -207,22 +209,24 @@ impl ScriptedWorker {
     pub async fn start_at(model: ScriptedModel, address: SocketAddr) -> Self {
         // The one before has ended, and its task has not run since.
         tokio::task::yield_now().await;
-        let (router, requests) = Service::router(model);
+        let (router, requests, calls) = Service::router(model);
         let server = Server::in_memory(router, address.port());
         Self {
             address: server.address,
             requests,
+            calls,
             server,
         }
     }
 
     /// Listens on a free port of this machine, on a separate thread.
     pub async fn start_on_tcp(model: ScriptedModel) -> Self {
-        let (router, requests) = Service::router(model);
+        let (router, requests, calls) = Service::router(model);
         let server = Server::on_tcp(router, 0).await;
         Self {
             address: server.address,
             requests,
+            calls,
             server,
         }
     }
@@ -232,6 +236,14 @@ impl ScriptedWorker {
         tokio::time::timeout(PATIENCE, self.requests.recv())
             .await
             .expect("a request arrives in time")
+            .expect("the fake worker still runs")
+    }
+
+    /// The next request of a KServe client's, which has no handle, in order of arrival.
+    pub async fn next_call(&mut self) -> Asked {
+        tokio::time::timeout(PATIENCE, self.calls.recv())
+            .await
+            .expect("a call arrives in time")
             .expect("the fake worker still runs")
     }
 
@@ -263,20 +275,23 @@ struct Service {
     model: Arc<ScriptedModel>,
     adapters: Arc<watch::Sender<Vec<Adapter>>>,
     requests: mpsc::Sender<Received>,
+    calls: mpsc::Sender<Asked>,
 }
 
 impl Service {
-    fn router(model: ScriptedModel) -> (Router, mpsc::Receiver<Received>) {
+    fn router(model: ScriptedModel) -> (Router, mpsc::Receiver<Received>, mpsc::Receiver<Asked>) {
         let (sender, requests) = mpsc::channel(1024);
+        let (calls, called) = mpsc::channel(1024);
         let service = Self {
             adapters: Arc::new(watch::Sender::new(model.description.adapters.clone())),
             model: Arc::new(model),
             requests: sender,
+            calls,
         };
         let router = tonic::transport::Server::builder()
             .add_service(GrpcInferenceServiceServer::new(service.clone()))
             .add_service(ModelAssetsServer::new(service));
-        (router, requests)
+        (router, requests, called)
     }
 }
 
@@ -365,12 +380,15 @@ impl GrpcInferenceService for Service {
     ) -> Result<Response<Self::ModelStreamInferStream>, Status> {
         let mut incoming = request.into_inner();
         let (outgoing, answers) = mpsc::channel(1024);
-        let requests = self.requests.clone();
+        let (requests, calls) = (self.requests.clone(), self.calls.clone());
         tokio::spawn(async move {
             while let Some(Ok(message)) = incoming.next().await {
                 let inputs =
                     Tensors::inputs(&message).expect("a gateway's tensors are well-formed");
                 let Ok(Some(handle)) = Handle::of(&inputs) else {
+                    let outgoing = outgoing.clone();
+                    // Most tests have none of these, and some do not look at them.
+                    let _ = calls.try_send(Asked { message, outgoing });
                     continue;
                 };
                 let stop = is_stop(&inputs).expect("`stop` is one BOOL");

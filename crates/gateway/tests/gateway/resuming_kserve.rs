@@ -2,14 +2,20 @@
 
 use std::time::Duration;
 
-use inflight_kserve::inference::ModelConfig;
+use inflight_kserve::client::{InferenceClient, TransportOptions, connect, inference_client};
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
+use inflight_kserve::inference::{ModelConfig, ModelInferRequest, ModelInferResponse};
+use inflight_kserve::names;
+use inflight_kserve::tensor::{RequestBuilder, ResponseBuilder, Tensors};
+use inflight_testkit::memory::network;
 use inflight_testkit::triton::{Asked, ScriptedTriton};
 use inflight_testkit::triton_models::{set_parameter, text_model, text_response};
+use inflight_testkit::worker::ScriptedWorker;
 use serde_json::{Value, json};
 use tonic::Status;
 
-use crate::support::{Client, Gateway};
+use crate::resuming::{WorkerFile, resuming_model};
+use crate::support::{Client, Gateway, PATIENCE};
 
 const STREAM: &str = "/v2/models/ensemble/generate_stream";
 
@@ -240,4 +246,117 @@ async fn texts_so_far_are_continued_by_longer_ones() {
     let (texts, error) = heard(&events);
     assert_eq!(error, None);
     assert_eq!(texts, ["Hel", "Hello", "Hello wor", "Hello world"]);
+}
+
+/// A client of the gateway's port for gRPC.
+async fn grpc(gateway: &Gateway) -> InferenceClient {
+    let options = TransportOptions {
+        network: Some(network()),
+        ..TransportOptions::default()
+    };
+    let address = gateway.grpc.expect("it has the port").to_string();
+    let channel = connect(&address, &options).await;
+    inference_client(channel.unwrap(), &options)
+}
+
+/// The responses to one request over gRPC, none of which is an error.
+async fn responses(
+    client: &mut InferenceClient,
+    request: ModelInferRequest,
+) -> Vec<ModelInferResponse> {
+    let answers = client.model_stream_infer(tokio_stream::once(request));
+    let mut answers = answers.await.unwrap().into_inner();
+    let mut responses = Vec::new();
+    while let Some(answer) = answers.message().await.unwrap() {
+        assert_eq!(answer.error_message, "");
+        responses.extend(answer.infer_response);
+    }
+    responses
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_ends_with_its_last_response_whatever_becomes_of_its_server() {
+    let (mut servers, gateway) = front(&["--grpc-port", "0"]).await;
+    let mut client = grpc(&gateway).await;
+    let mut request = RequestBuilder::new("ensemble", "q", 64);
+    request.push_bytes("text_input", &[1, 1], ["Hi"]);
+    request.scalar("max_tokens", 4_i32);
+    let serve = async {
+        let (_, asked) = either(&mut servers).await;
+        asked.respond(text_response("Hel")).await;
+        asked.respond_last(text_response("lo")).await;
+        asked.fail_call(Status::unavailable("gone")).await;
+    };
+    let reading = responses(&mut client, request.build());
+    let read = tokio::time::timeout(PATIENCE, async { tokio::join!(reading, serve).0 });
+    let texts = read
+        .await
+        .expect("the stream ends")
+        .iter()
+        .map(text)
+        .collect::<String>();
+    assert_eq!(texts, "Hello");
+    assert!(counts(&gateway, "resumes_total{reason=\"unavailable\"} 0").await);
+}
+
+fn text(response: &ModelInferResponse) -> String {
+    let outputs = Tensors::outputs(response).unwrap();
+    outputs
+        .require("text_output")
+        .unwrap()
+        .string()
+        .unwrap()
+        .to_owned()
+}
+
+/// The tokens that a request of the core model says were generated.
+fn generated(message: &ModelInferRequest) -> Vec<i32> {
+    let inputs = Tensors::inputs(message).unwrap();
+    let tokens = inputs.values(names::GENERATED_IDS).unwrap();
+    tokens.unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_whose_worker_was_taken_out_before_moves_with_its_first_response() {
+    let mut workers = [
+        ScriptedWorker::start(resuming_model()).await,
+        ScriptedWorker::start(resuming_model()).await,
+    ];
+    let file = WorkerFile::new("before_kserve");
+    file.write(&workers);
+    let gateway = file.gateway(&["--grpc-port", "0"]).await;
+    let mut client = grpc(&gateway).await;
+    let mut request = RequestBuilder::new("tensorrt_llm", "", 64);
+    request.push("input_ids", &[1, 2], &[1, 2]);
+    request.push("request_output_len", &[1, 1], &[9]);
+    request.push("streaming", &[1, 1], &[true]);
+    let response = |asked: &Asked, token: i32| {
+        let mut response = ResponseBuilder::new("tensorrt_llm", &*asked.message.id, 64);
+        response.push("output_ids", &[1, 1, 1], &[token]);
+        response.push("sequence_length", &[1, 1], &[1]);
+        response
+    };
+    let serve = async {
+        let [one, two] = &mut workers;
+        let (place, first) = tokio::select! {
+            asked = one.next_call() => (0, asked),
+            asked = two.next_call() => (1, asked),
+        };
+        file.write([&workers[1 - place]]);
+        // It has heard of that before its prompt is computed.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        first.respond(response(&first, 5)).await;
+        let second = workers[1 - place].next_call().await;
+        assert_eq!(generated(&second.message), [5]);
+        let last = response(&second, 6);
+        second.finish(last).await;
+        first
+    };
+    let reading = responses(&mut client, request.build());
+    let (read, _first) = tokio::join!(reading, serve);
+    let tokens = read.iter().flat_map(|response| {
+        let outputs = Tensors::outputs(response).unwrap();
+        outputs.values::<i32>("output_ids").unwrap().unwrap()
+    });
+    assert_eq!(tokens.collect::<Vec<_>>(), [5, 6]);
 }

@@ -18,6 +18,7 @@ use super::responses::Responses;
 use super::said::{Novelty, cut};
 use crate::delivery::{CallContext, GivenUp, retry_reason};
 use crate::holding::{Holding, Turn};
+use crate::inbox::Notice;
 use crate::metrics::RetryReason;
 use crate::rpc;
 use crate::survival::{Report, Survival, Way};
@@ -117,12 +118,16 @@ impl ForwardStream {
             return self.receive_failure(message, failed);
         }
         self.is_final = is_final;
-        self.has_started = true;
+        let is_first = !std::mem::replace(&mut self.has_started, true);
         self.holding.work_mut().open.started();
         match taken {
             Novelty::Differs => self.holding.differs(),
             Novelty::Repeated => self.holding.heard(false, Instant::now()),
             Novelty::New | Novelty::Partly(_) => self.holding.heard(true, Instant::now()),
+        }
+        // A notice that came before had nothing to continue with.
+        if is_first && self.holding.work().slot().is_leaving() {
+            self.holding.notice(Notice::Leaving);
         }
         if let Some(begun) = self.holding.request() {
             self.context.generated(|| begun.said.tokens());
@@ -249,6 +254,11 @@ impl Stream for ForwardStream {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if let Some(first) = self.first.take() {
             return Poll::Ready(Some(Ok(first)));
+        }
+        if self.is_final {
+            // What its server still does is of no account: dropping this reads the rest.
+            self.context.ended(Code::Ok);
+            return Poll::Ready(None);
         }
         loop {
             match self.holding.poll(context) {
