@@ -5,6 +5,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -55,6 +56,8 @@ struct Entry {
     caller: Caller,
     /// `None`: it is not sent yet.
     source: watch::Sender<Option<Source>>,
+    /// Whether its client has asked for its end.
+    is_stopped: AtomicBool,
 }
 
 /// A request that can be stopped for as long as this lives.
@@ -70,6 +73,7 @@ impl Stops {
         let entry = Arc::new(Entry {
             caller: caller.clone(),
             source: watch::Sender::new(None),
+            is_stopped: AtomicBool::new(false),
         });
         let mut open = self.0.lock();
         let same = open.entry(id.to_owned()).or_default();
@@ -81,7 +85,7 @@ impl Stops {
         }
     }
 
-    /// Where the newest request is that this caller gave the id. `None`: it has none, or it has finished.
+    /// Where the newest request is that this caller gave the id, to be stopped. `None`: it has none, or it has finished.
     ///
     /// # Errors
     /// PERMISSION_DENIED: the id is that of another connection's request. UNAVAILABLE: the request has not been sent.
@@ -93,7 +97,10 @@ impl Stops {
             };
             let own = same.iter().rev().find(|entry| entry.caller == *caller);
             match own {
-                Some(entry) => entry.source.subscribe(),
+                Some(entry) => {
+                    entry.is_stopped.store(true, Ordering::Relaxed);
+                    entry.source.subscribe()
+                }
                 // Ids of other keys' requests are their names.
                 None if matches!(caller, Caller::Key(_)) => return Ok(None),
                 None => return Err(of_others(id)),
@@ -128,6 +135,11 @@ impl Stoppable {
     /// Notes where the request was sent; again where it moves.
     pub fn is_at(&self, source: Source) {
         self.entry.source.send_replace(Some(source));
+    }
+
+    /// Whether its client has asked for its end.
+    pub fn is_stopped(&self) -> bool {
+        self.entry.is_stopped.load(Ordering::Relaxed)
     }
 
     /// Where the request is; `None`: it is not sent yet.
@@ -183,7 +195,9 @@ mod tests {
             let found = stops.find("a", &other).await;
             assert_eq!(found.err().map(|status| status.code()), refused);
             let waits = tokio::time::timeout(Duration::from_millis(1), stops.find("a", &own));
+            assert!(!stoppable.is_stopped());
             assert!(waits.await.is_err(), "it is not sent yet");
+            assert!(stoppable.is_stopped());
             assert!(stops.find("b", &own).await.unwrap().is_none());
             drop(stoppable);
             assert!(stops.find("a", &own).await.unwrap().is_none());

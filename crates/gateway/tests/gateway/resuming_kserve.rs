@@ -309,6 +309,39 @@ fn text(response: &ModelInferResponse) -> String {
         .to_owned()
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_stopped_while_it_is_repeated_ends_well() {
+    let (mut servers, gateway) = front(&[]).await;
+    let mut client = Client::connect(gateway.address).await;
+    let body = question();
+    let serve = async {
+        let (place, asked) = either(&mut servers).await;
+        asked.respond(text_response("Hello")).await;
+        (place, asked)
+    };
+    let (mut stream, (place, first)) = tokio::join!(client.open(STREAM, &body), serve);
+    let mut events = vec![stream.next().await.unwrap()];
+    first.fail_call(Status::unavailable("gone")).await;
+    let mut stop = question();
+    stop["parameters"] = json!({"stop": true});
+    let serve = async {
+        let again = servers[1 - place].next_request().await;
+        again.respond(text_response("He")).await;
+        let stopping = gateway.post("/v2/models/ensemble/generate", &stop);
+        let stopped = async {
+            let stop = servers[1 - place].next_request().await;
+            assert_eq!(stop.message.id, again.message.id);
+            stop.finish_empty().await;
+        };
+        tokio::join!(stopping, stopped);
+        again.finish_empty().await;
+    };
+    let (rest, ()) = tokio::join!(stream.rest(), serve);
+    events.extend(rest);
+    let (texts, error) = heard(&events);
+    assert_eq!((texts.concat(), error), ("Hello".to_owned(), None));
+}
+
 /// The tokens that a request of the core model says were generated.
 fn generated(message: &ModelInferRequest) -> Vec<i32> {
     let inputs = Tensors::inputs(message).unwrap();

@@ -105,7 +105,11 @@ impl ForwardStream {
         let looked = message.view().and_then(|response| {
             let failed = in_band(&response).err();
             let taken = match (&failed, self.holding.request_mut()) {
-                (None, Some(begun)) => begun.said.take(&response)?,
+                (None, Some(begun)) => {
+                    let stoppable = self.context.stoppable.as_ref();
+                    let is_stopped = stoppable.is_some_and(|it| it.is_stopped());
+                    begun.said.take(&response, is_stopped)?
+                }
                 _ => Novelty::New,
             };
             Ok((response.is_final(), failed, taken))

@@ -129,15 +129,19 @@ impl Said {
         }
     }
 
-    /// Takes a response.
+    /// Takes a response. `is_stopped`: its client has asked for its end, which may come before all is repeated.
     ///
     /// # Errors
     /// INTERNAL: it is malformed.
-    pub(super) fn take(&mut self, response: &ResponseView<'_>) -> Result<Novelty, Status> {
+    pub(super) fn take(
+        &mut self,
+        response: &ResponseView<'_>,
+        is_stopped: bool,
+    ) -> Result<Novelty, Status> {
         let is_final = response.is_final();
         let Some(piece) = Piece::read(response).map_err(malformed)? else {
             self.is_unknown |= response.has_outputs();
-            return Ok(match is_final && self.is_behind() {
+            return Ok(match is_final && !is_stopped && self.is_behind() {
                 true => Novelty::Differs,
                 false => Novelty::New,
             });
@@ -151,7 +155,7 @@ impl Said {
         self.is_unknown |= self.kept() > MOST_TEXT;
         Ok(match taken {
             Err(Differs) => Novelty::Differs,
-            Ok(_) if is_final && self.is_behind() => Novelty::Differs,
+            Ok(_) if is_final && !is_stopped && self.is_behind() => Novelty::Differs,
             Ok((_, has_news)) if !has_news && !is_final => Novelty::Repeated,
             Ok((repeated, _)) if repeated.old == Old::default() => Novelty::New,
             Ok((repeated, _)) => Novelty::Partly(repeated),

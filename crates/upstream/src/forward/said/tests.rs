@@ -37,7 +37,7 @@ fn encoded(mut out: ResponseBuilder) -> EncodedResponse {
 
 /// What of the response its client gets; `None`: nothing.
 fn take(said: &mut Said, response: EncodedResponse) -> Option<EncodedResponse> {
-    let taken = said.take(&response.view().unwrap()).unwrap();
+    let taken = said.take(&response.view().unwrap(), false).unwrap();
     match taken {
         Novelty::New => Some(response),
         Novelty::Partly(repeated) => Some(cut(response, repeated).unwrap()),
@@ -48,7 +48,7 @@ fn take(said: &mut Said, response: EncodedResponse) -> Option<EncodedResponse> {
 
 fn differs(said: &mut Said, response: &EncodedResponse) -> bool {
     matches!(
-        said.take(&response.view().unwrap()).unwrap(),
+        said.take(&response.view().unwrap(), false).unwrap(),
         Novelty::Differs
     )
 }
@@ -242,4 +242,33 @@ fn written(response: &EncodedResponse) -> String {
         .unwrap()
         .next();
     String::from_utf8(element.unwrap().to_vec()).unwrap()
+}
+
+#[test]
+fn a_stop_ends_what_was_not_repeated_to_its_end() {
+    let empty = || {
+        let mut out = ResponseBuilder::new("ensemble", "1", 64);
+        out.bool_parameter(names::FINAL_RESPONSE, true);
+        encoded(out)
+    };
+    // What the last response says; and whether it is said again of what was "Hello".
+    for (last, is_stopped, differs) in [
+        (empty(), false, true),
+        (empty(), true, false),
+        (text("He", 1, true), false, true),
+        (text("He", 1, true), true, false),
+        (text("Ha", 1, true), true, true),
+    ] {
+        let mut said = Said::default();
+        assert!(take(&mut said, text("Hello", 1, false)).is_some());
+        said.replay();
+        let taken = said.take(&last.view().unwrap(), is_stopped).unwrap();
+        assert_eq!(matches!(taken, Novelty::Differs), differs, "{is_stopped}");
+        if let Novelty::Partly(repeated) = taken {
+            let rest = cut(last, repeated).unwrap();
+            let view = rest.view().unwrap();
+            let outputs = view.outputs().unwrap();
+            assert_eq!(outputs.require(output::TEXT).unwrap().string().unwrap(), "");
+        }
+    }
 }
