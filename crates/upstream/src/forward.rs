@@ -32,7 +32,7 @@ pub use self::call::OpenCall;
 use self::failures::not_picked;
 pub use self::forward_stream::ForwardStream;
 use self::prompt::{Prompt, text_bytes};
-use self::responses::{OnItsWay, Responses, may_share};
+use self::responses::{Responses, may_share};
 pub use self::service::ForwardCall;
 use super::delivery::{CallContext, ResumeLimits, deliver, ended};
 use super::ending::Ending;
@@ -227,25 +227,24 @@ impl Forward {
         message.model_name.clone_from(&open.picked.model);
         let link = &open.link;
         let shared = if asked.shares { link.shared() } else { None };
-        let sent = match shared {
-            Some(shared) => {
-                context.trace.write_parameters(&mut message.parameters);
-                OnItsWay::Shared(shared.send(message)?)
-            }
-            None => {
-                match about {
-                    Some(id) => id.clone_into(&mut message.id),
-                    None => self.make_own(&mut message),
-                }
-                let id = message.id.clone();
-                let request = context.request(tokio_stream::once(message));
-                OnItsWay::Alone(link.streams(), Box::new(request), id)
+        let is_at = |id: &str| {
+            if let Some(stoppable) = &context.stoppable {
+                stoppable.is_at(open.source(id));
             }
         };
-        if let Some(stoppable) = &context.stoppable {
-            stoppable.is_at(open.source(sent.id()));
+        if let Some(shared) = shared {
+            context.trace.write_parameters(&mut message.parameters);
+            let responses = shared.send(message)?;
+            is_at(responses.id());
+            return Ok(Responses::Shared(responses));
         }
-        Ok(sent.into_responses())
+        match about {
+            Some(id) => id.clone_into(&mut message.id),
+            None => self.make_own(&mut message),
+        }
+        is_at(&message.id);
+        let request = context.request(tokio_stream::once(message));
+        Ok(Responses::alone(link.streams(), request))
     }
 
     /// Gives the request the name that it is stopped by, unless it has it or stops another one. Callers do so early

@@ -160,16 +160,13 @@ pub struct Report {
 /// As a header, a trailer or a parameter has it.
 impl std::fmt::Display for Report {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self {
-            times,
-            replayed,
-            tokens,
-            pause,
-        } = self;
-        let pause = pause.as_millis();
         write!(
             formatter,
-            "times={times}, replayed={replayed}, tokens={tokens}, pause-ms={pause}"
+            "times={}, replayed={}, tokens={}, pause-ms={}",
+            self.times,
+            self.replayed,
+            self.tokens,
+            self.pause.as_millis()
         )
     }
 }

@@ -32,30 +32,26 @@ impl Deliverable for Beginning<'_> {
     type Error = Status;
 
     fn send(&mut self, tried: &mut Tried, because: Option<RetryReason>) -> Result<Sent, Status> {
-        let Self {
-            forward,
-            context,
-            message,
-            asked,
-            prepared,
-            ..
-        } = self;
-        let Prepared { target, since, .. } = prepared;
+        let Prepared { target, since, .. } = self.prepared;
         let is_again = !tried.is_empty();
-        let open = forward.open(*asked, target, tried, because)?;
+        let open = self.forward.open(self.asked, target, tried, because)?;
         let sent = open.sent();
-        let mut own = ModelInferRequest::clone(message);
+        let mut own = ModelInferRequest::clone(self.message);
         if is_again {
             shorten_timeout(&mut own, *since);
         }
         let begun = match target.id() {
-            None => Begun::new(forward, context, (message, *since), &open, asked.shares),
+            None => {
+                let request = (self.message, *since);
+                let may_share = self.asked.shares;
+                Begun::new(self.forward, self.context, request, &open, may_share)
+            }
             Some(_) => None,
         };
-        let responses = forward.start(own, &open, *asked, target.id());
+        let responses = self.forward.start(own, &open, self.asked, target.id());
         let at = AtServer::new(Some(responses.unwrap_or_else(Responses::failed)), open);
-        let stream = ForwardStream::new(&message.id, at, begun, Arc::clone(context));
-        self.stream = Some(stream);
+        let context = Arc::clone(self.context);
+        self.stream = Some(ForwardStream::new(&self.message.id, at, begun, context));
         Ok(sent)
     }
 

@@ -30,41 +30,6 @@ pub(super) fn may_share(message: &ModelInferRequest) -> bool {
         && inputs.all(|input| !ALONE.contains(&input.name.as_str()))
 }
 
-/// A request on its way.
-pub(super) enum OnItsWay {
-    Shared(SharedResponses),
-    /// With its id at the server.
-    Alone(StreamClient, Box<Request<Once<ModelInferRequest>>>, String),
-}
-
-impl OnItsWay {
-    /// Its id at the server.
-    pub(super) fn id(&self) -> &str {
-        match self {
-            Self::Shared(responses) => responses.id(),
-            Self::Alone(_, _, id) => id,
-        }
-    }
-
-    async fn open(
-        mut client: StreamClient,
-        request: Box<Request<Once<ModelInferRequest>>>,
-    ) -> Result<Responses, Status> {
-        let responses = client.model_stream_infer(*request).await?.into_inner();
-        Ok(Responses::Alone(Box::new(responses)))
-    }
-
-    /// A stream is opened when its first response is asked for.
-    pub(super) fn into_responses(self) -> Responses {
-        match self {
-            Self::Shared(responses) => Responses::Shared(responses),
-            Self::Alone(client, request, _) => {
-                Responses::Opening(Self::open(client, request).boxed())
-            }
-        }
-    }
-}
-
 /// The responses to one request.
 pub(super) enum Responses {
     Shared(SharedResponses),
@@ -73,6 +38,18 @@ pub(super) enum Responses {
 }
 
 impl Responses {
+    /// Those of a separate stream, which is opened when the first of them is asked for.
+    pub(super) fn alone(
+        mut client: StreamClient,
+        request: Request<Once<ModelInferRequest>>,
+    ) -> Self {
+        let open = async move {
+            let responses = client.model_stream_infer(request).await?.into_inner();
+            Ok(Self::Alone(Box::new(responses)))
+        };
+        Self::Opening(open.boxed())
+    }
+
     /// A request that was not sent.
     pub(super) fn failed(status: Status) -> Self {
         Self::Opening(std::future::ready(Err(status)).boxed())
