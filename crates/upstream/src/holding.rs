@@ -38,19 +38,6 @@ struct Left {
     tokens: usize,
 }
 
-/// What became of a request that may move.
-#[derive(Debug)]
-pub enum Turn<E> {
-    /// The same server has it.
-    Stays,
-    /// No server has it yet.
-    Waits,
-    /// Another server has it, for this reason; `None`: for what follows its context.
-    Moved(Option<RetryReason>),
-    /// It ends.
-    Failed(E),
-}
-
 impl<M: Mover> Holding<M> {
     /// For a request that a server has. `moving`: how it continues at another one, if it can.
     pub fn new(
@@ -121,27 +108,27 @@ impl<M: Mover> Holding<M> {
 
     /// Moves it if that is due and a server takes it, and looks again soon otherwise.
     #[inline]
-    pub fn poll(&mut self, context: &mut Context<'_>) -> Turn<M::Error> {
+    pub fn poll(&mut self, context: &mut Context<'_>) -> Step<(), M::Error> {
         let is_due = |moving: &Moving<M>| moving.survival.is_due();
         match self.moving.as_deref().is_some_and(is_due) || self.former.is_some() {
             true => self.poll_move(context),
-            false => Turn::Stays,
+            false => Step::Stays,
         }
     }
 
-    fn poll_move(&mut self, context: &mut Context<'_>) -> Turn<M::Error> {
+    fn poll_move(&mut self, context: &mut Context<'_>) -> Step<(), M::Error> {
         let Some(moving) = &mut self.moving else {
-            return Turn::Stays;
+            return Step::Stays;
         };
         let Moving {
             request,
             survival,
             left,
         } = &mut **moving;
-        let turn = match survival.poll(context, request, &mut self.work) {
-            Step::Stays => Turn::Stays,
-            Step::Waits => return Turn::Waits,
-            Step::Failed(error) => return Turn::Failed(error),
+        let step = match survival.poll(context, request, &mut self.work) {
+            Step::Stays => Step::Stays,
+            Step::Waits => return Step::Waits,
+            Step::Failed(error) => return Step::Failed(error),
             Step::Moved(next, reason) => {
                 // A hand-over is as it should be.
                 if reason.is_some() {
@@ -155,19 +142,19 @@ impl<M: Mover> Holding<M> {
                     self.former.get_or_insert_with(|| Box::new(before));
                 }
                 request.has_moved(&mut self.work, survival.way());
-                Turn::Moved(reason)
+                Step::Moved((), reason)
             }
         };
         if survival.poll_trial(context) {
             self.former = None;
         }
-        turn
+        step
     }
 
     /// Its server has failed it. `reason`: why another one may do better. A server that kept it has it again.
-    pub fn fail(&mut self, error: M::Error, reason: Option<RetryReason>) -> Turn<M::Error> {
+    pub fn fail(&mut self, error: M::Error, reason: Option<RetryReason>) -> Step<(), M::Error> {
         let Some(moving) = &mut self.moving else {
-            return Turn::Failed(error);
+            return Step::Failed(error);
         };
         let Moving {
             request,
@@ -187,14 +174,14 @@ impl<M: Mover> Holding<M> {
             }
             self.work = *former;
             request.has_moved(&mut self.work, survival.way());
-            return Turn::Moved(Some(reason.unwrap_or(RetryReason::Unavailable)));
+            return Step::Moved((), Some(reason.unwrap_or(RetryReason::Unavailable)));
         }
         let Some(reason) = reason else {
-            return Turn::Failed(error);
+            return Step::Failed(error);
         };
         match survival.lose(error, reason, self.work.life(), request.is_over()) {
-            Ok(()) => Turn::Waits,
-            Err(error) => Turn::Failed(error),
+            Ok(()) => Step::Waits,
+            Err(error) => Step::Failed(error),
         }
     }
 

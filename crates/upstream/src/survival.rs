@@ -130,7 +130,7 @@ fn reason_of(notice: Notice) -> RetryReason {
     }
 }
 
-/// What became of a request that is to continue elsewhere.
+/// What became of a request that may continue elsewhere. `S`: the work at its next server.
 #[derive(Debug)]
 pub enum Step<S, E> {
     /// Its server keeps it for now.

@@ -9,10 +9,10 @@ use inflight_kserve::step::{FinishReason as WorkerReason, PromptLogProbs};
 use inflight_openai::{ApiError, FinishReason, Usage};
 use inflight_upstream::delivery::retry_reason;
 use inflight_upstream::dispatch::{Dispatched, OpenHandles};
-use inflight_upstream::holding::{Holding, Turn};
+use inflight_upstream::holding::Holding;
 use inflight_upstream::inbox::{Deltas, Notice};
 use inflight_upstream::metrics::RetryReason;
-use inflight_upstream::survival::{Report, Survival};
+use inflight_upstream::survival::{Report, Step, Survival};
 
 use super::choice::Choice;
 use super::record::RequestRecord;
@@ -158,10 +158,10 @@ impl ActiveRequest {
     pub(crate) fn poll_output(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ApiError>> {
         loop {
             match self.holding.poll(context) {
-                Turn::Stays => {}
-                Turn::Waits => return Poll::Pending,
-                Turn::Moved(reason) => self.note_move(reason),
-                Turn::Failed(error) => {
+                Step::Stays => {}
+                Step::Waits => return Poll::Pending,
+                Step::Moved((), reason) => self.note_move(reason),
+                Step::Failed(error) => {
                     self.record.failed(error.status());
                     return Poll::Ready(Err(error));
                 }
@@ -184,12 +184,12 @@ impl ActiveRequest {
                 Err(error) => {
                     let reason = self.retry.filter(|_| self.survives());
                     match self.holding.fail(error, reason) {
-                        Turn::Stays | Turn::Waits => continue,
-                        Turn::Moved(reason) => {
+                        Step::Stays | Step::Waits => continue,
+                        Step::Moved((), reason) => {
                             self.note_move(reason);
                             continue;
                         }
-                        Turn::Failed(error) => Err(error),
+                        Step::Failed(error) => Err(error),
                     }
                 }
             };

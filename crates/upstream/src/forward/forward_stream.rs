@@ -17,11 +17,11 @@ use super::failures::{given_up, in_band, lost};
 use super::responses::Responses;
 use super::said::{Novelty, cut};
 use crate::delivery::{CallContext, GivenUp, retry_reason};
-use crate::holding::{Holding, Turn};
+use crate::holding::Holding;
 use crate::inbox::Notice;
 use crate::metrics::RetryReason;
 use crate::rpc;
-use crate::survival::{Report, Survival, Way};
+use crate::survival::{Report, Step, Survival, Way};
 
 type Next = Poll<Option<Result<EncodedResponse, Status>>>;
 
@@ -183,10 +183,10 @@ impl ForwardStream {
         }
         let reason = retry_reason(status.code());
         match self.holding.fail(status, reason) {
-            Turn::Stays => {}
-            Turn::Waits => self.holding.work_mut().rest = None,
-            Turn::Moved(reason) => self.moved(reason),
-            Turn::Failed(status) => return Err(status),
+            Step::Stays => {}
+            Step::Waits => self.holding.work_mut().rest = None,
+            Step::Moved((), reason) => self.moved(reason),
+            Step::Failed(status) => return Err(status),
         }
         Ok(())
     }
@@ -266,10 +266,10 @@ impl Stream for ForwardStream {
         }
         loop {
             match self.holding.poll(context) {
-                Turn::Stays => {}
-                Turn::Waits => return self.poll_events(context),
-                Turn::Moved(reason) => self.moved(reason),
-                Turn::Failed(status) => return self.end_with(status),
+                Step::Stays => {}
+                Step::Waits => return self.poll_events(context),
+                Step::Moved((), reason) => self.moved(reason),
+                Step::Failed(status) => return self.end_with(status),
             }
             let Some(rest) = &mut self.holding.work_mut().rest else {
                 self.context.ended(Code::Ok);
