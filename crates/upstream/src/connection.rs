@@ -8,7 +8,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use inflight_kserve::assets;
 use tokio::time::Instant;
-use tonic::Code;
+use tonic::Status;
 
 use super::handles::Handle;
 use super::inbox::{Inbox, Notice};
@@ -148,7 +148,7 @@ impl Connection {
 
     /// Whether it was lost.
     fn is_lost(&self) -> bool {
-        self.registry.has_ended() || self.parted.load(Ordering::Relaxed)
+        self.registry.handles.has_ended() || self.parted.load(Ordering::Relaxed)
     }
 
     /// Whether it was lost, as far as one knows whose request failed there. That a plain Triton ended is noticed later.
@@ -184,14 +184,14 @@ impl Connection {
         let sent = self.transport.send(handle, prompt, choice);
         if sent.is_err() {
             // Without a stop: the server has never heard of it.
-            self.registry.close_handle(handle);
+            self.registry.handles.remove(handle);
         }
         sent
     }
 
     /// Ends a handle whose output nobody wants any more; frees its work at the server at once.
     pub fn cancel(&self, handle: Handle) {
-        if self.registry.close_handle(handle) {
+        if self.registry.handles.remove(handle).is_some() {
             self.transport.stop(handle);
         }
     }
@@ -203,18 +203,16 @@ impl Connection {
 
     /// Ends a handle whose time has run out, with an error.
     pub fn time_out(&self, handle: Handle) {
-        let text = "the request's time has run out";
-        if self
-            .registry
-            .fail(handle, Code::DeadlineExceeded, text, Instant::now())
-        {
+        let why = Status::deadline_exceeded("the request's time has run out");
+        let handles = &self.registry.handles;
+        if handles.fail(handle, &why, Instant::now()).is_some() {
             self.transport.stop(handle);
         }
     }
 
     /// Ends the handles whose client has read nothing for `patience`; looks at most once a second.
     pub fn sweep_stalled(&self, now: Instant, patience: Duration) {
-        for handle in self.registry.sweep_stalled(now, patience) {
+        for (handle, _) in self.registry.handles.sweep_stalled(now, patience) {
             tracing::warn!(worker = %self.address, "stopped a request whose client stopped reading");
             self.transport.stop(handle);
         }
@@ -222,13 +220,13 @@ impl Connection {
 
     /// Handles that wait for output.
     pub fn active(&self) -> usize {
-        self.registry.active()
+        self.registry.handles.active()
     }
 
     /// Ends every request of this connection with an error.
     pub fn fail_all(&self, text: &str) {
-        self.registry
-            .fail_all(Code::Unavailable, text, Instant::now());
+        let why = Status::unavailable(text);
+        self.registry.handles.end(&why, Instant::now());
         self.transport.close();
     }
 }

@@ -3,11 +3,10 @@
 
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
 
 use inflight_kserve::step::{FinishReason, Row, RowError, StepBatch};
 use tokio::time::Instant;
-use tonic::{Code, Status};
+use tonic::Status;
 
 use super::handles::{Handle, Handles, Waiting};
 use super::inbox::{DeltaDetails, Inbox, Notice};
@@ -38,8 +37,9 @@ pub struct Answer {
     pub details: Option<Box<DeltaDetails>>,
 }
 
+/// Where the output of a handle goes.
 #[derive(Debug)]
-struct Recipient {
+pub struct Recipient {
     inbox: Arc<Inbox>,
     /// The handle's sequence i is the request's choice `first_choice + i`.
     first_choice: u32,
@@ -103,7 +103,9 @@ pub struct Distributed {
 
 /// The requests of one connection whose output goes to inboxes.
 #[derive(Debug, Default)]
-pub struct Registry(Handles<Recipient>);
+pub struct Registry {
+    pub(super) handles: Handles<Recipient>,
+}
 
 impl Registry {
     /// Opens a handle whose output goes to `inbox`.
@@ -114,7 +116,7 @@ impl Registry {
         let mut received = sequences.before;
         let all = sequences.count.saturating_add(sequences.spare);
         received.resize(all as usize, 0);
-        self.0.open(|_| Recipient {
+        self.handles.open(|_| Recipient {
             inbox,
             first_choice: sequences.first_choice,
             sequences: sequences.count,
@@ -125,7 +127,7 @@ impl Registry {
 
     /// Leaves a notice for every open request.
     pub fn notify(&self, notice: Notice) {
-        let mut open = self.0.lock();
+        let mut open = self.handles.lock();
         let wakers = open.values().map(|entry| entry.inbox.notify(notice));
         let wakers: Vec<Option<Waker>> = wakers.collect();
         for waker in wakers {
@@ -133,21 +135,11 @@ impl Registry {
         }
     }
 
-    /// Forgets a handle; true if output for it could still have come.
-    pub fn close_handle(&self, handle: Handle) -> bool {
-        self.0.remove(handle).is_some()
-    }
-
-    /// Handles that still wait for output.
-    pub fn active(&self) -> usize {
-        self.0.active()
-    }
-
     /// Puts each row of a step message into its inbox and wakes each waiting consumer once. A row that its
     /// request cannot have ends the request with an error.
     pub fn distribute(&self, batch: &StepBatch, now: Instant) -> Distributed {
         let mut distributed = Distributed::default();
-        let mut open = self.0.lock();
+        let mut open = self.handles.lock();
         for row in batch.rows() {
             let handle = Handle::new(row.id.0);
             let Some(entry) = open.get_mut(handle) else {
@@ -190,7 +182,7 @@ impl Registry {
 
     /// Puts an answer into its inbox. Returns how many tokens went to an open handle.
     pub fn deliver(&self, handle: Handle, answer: Answer, now: Instant) -> u64 {
-        let mut open = self.0.lock();
+        let mut open = self.handles.lock();
         let Some(entry) = open.get(handle) else {
             return 0;
         };
@@ -210,28 +202,6 @@ impl Registry {
             open.remove(handle);
         }
         delivered
-    }
-
-    /// Ends one handle with an error; true if output for it could still have come.
-    pub fn fail(&self, handle: Handle, code: Code, text: &str, now: Instant) -> bool {
-        let why = Status::new(code, text);
-        self.0.fail(handle, &why, now).is_some()
-    }
-
-    /// Whether every handle was ended, and new ones are refused.
-    pub fn has_ended(&self) -> bool {
-        self.0.has_ended()
-    }
-
-    /// Ends every handle with an error and refuses new ones.
-    pub fn fail_all(&self, code: Code, text: &str, now: Instant) {
-        self.0.end(&Status::new(code, text), now);
-    }
-
-    /// Ends the handles whose client has read nothing for `patience`; see [`Handles::sweep_stalled`].
-    pub fn sweep_stalled(&self, now: Instant, patience: Duration) -> Vec<Handle> {
-        let stalled = self.0.sweep_stalled(now, patience).into_iter();
-        stalled.map(|(handle, _)| handle).collect()
     }
 }
 

@@ -1,6 +1,8 @@
 use std::task::{Context, Waker};
+use std::time::Duration;
 
 use inflight_kserve::step;
+use tonic::Code;
 
 use super::*;
 use crate::inbox::Deltas;
@@ -47,7 +49,7 @@ fn rows_reach_their_choice_and_a_final_row_ends_the_handle() {
     let b = registry
         .open(Arc::clone(&second), sequences(4, 2, 0, 8))
         .unwrap();
-    assert_eq!(registry.active(), 2);
+    assert_eq!(registry.handles.active(), 2);
     let now = Instant::now();
     let distributed = registry.distribute(
         &batch(&[
@@ -59,15 +61,18 @@ fn rows_reach_their_choice_and_a_final_row_ends_the_handle() {
         now,
     );
     assert_eq!((distributed.tokens, distributed.overrun), (4, Vec::new()));
-    assert_eq!(registry.active(), 1);
+    assert_eq!(registry.handles.active(), 1);
     let deltas = read(&first);
     assert_eq!(deltas.tokens, [1, 2]);
     assert_eq!(deltas.list[0].finish, FinishReason::Length);
     assert!(deltas.list[0].last_of_handle);
     let choices: Vec<u32> = read(&second).list.iter().map(|row| row.choice).collect();
     assert_eq!(choices, [5, 4]);
-    assert!(!registry.close_handle(a), "the final row closed it");
-    assert!(registry.close_handle(b));
+    assert!(
+        registry.handles.remove(a).is_none(),
+        "the final row closed it"
+    );
+    assert!(registry.handles.remove(b).is_some());
 }
 
 #[test]
@@ -76,7 +81,7 @@ fn a_late_row_of_a_closed_handle_reaches_nobody() {
     let old = registry
         .open(Arc::default(), sequences(0, 1, 0, 8))
         .unwrap();
-    assert!(registry.close_handle(old));
+    assert!(registry.handles.remove(old).is_some());
     let inbox = Arc::new(Inbox::default());
     let new = registry
         .open(Arc::clone(&inbox), sequences(0, 1, 0, 8))
@@ -120,7 +125,7 @@ fn rows_that_a_request_cannot_have_end_it_and_no_other() {
         // Work that the worker has ended itself needs no stop.
         let stopped = [handle].into_iter().filter(|_| is_final == 0);
         assert!(distributed.overrun.into_iter().eq(stopped));
-        assert_eq!((distributed.tokens, registry.active()), (0, 1));
+        assert_eq!((distributed.tokens, registry.handles.active()), (0, 1));
         let last = read(&inbox).list.pop().unwrap();
         assert!(last.last_of_handle);
         assert_eq!(last.details.unwrap().error.unwrap().0, Code::Internal);
@@ -192,13 +197,14 @@ fn a_lost_connection_ends_every_handle_and_takes_no_more() {
     registry
         .open(Arc::clone(&inbox), sequences(2, 1, 0, 8))
         .unwrap();
-    registry.fail_all(Code::Unavailable, "lost", Instant::now());
+    let why = Status::unavailable("lost");
+    registry.handles.end(&why, Instant::now());
     let deltas = read(&inbox);
     assert_eq!(deltas.list.len(), 1);
     assert!(deltas.list[0].last_of_handle);
     let refused = registry.open(inbox, sequences(0, 1, 0, 8)).unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
-    assert_eq!(registry.active(), 0);
+    assert_eq!(registry.handles.active(), 0);
 }
 
 #[test]
@@ -218,16 +224,14 @@ fn only_a_client_that_reads_nothing_for_long_is_stalled() {
     );
     read(&quick);
     let patience = Duration::from_secs(60);
-    assert!(
-        registry
-            .sweep_stalled(start + Duration::from_secs(59), patience)
-            .is_empty()
-    );
-    assert_eq!(
-        registry.sweep_stalled(start + Duration::from_secs(60), patience),
-        [slow_handle]
-    );
-    assert_eq!(registry.active(), 1);
+    let sweep = |seconds| {
+        let now = start + Duration::from_secs(seconds);
+        let stalled = registry.handles.sweep_stalled(now, patience).into_iter();
+        stalled.map(|(handle, _)| handle).collect::<Vec<_>>()
+    };
+    assert_eq!(sweep(59), []);
+    assert_eq!(sweep(60), [slow_handle]);
+    assert_eq!(registry.handles.active(), 1);
     let last = read(&slow).list.pop().unwrap();
     assert_eq!(
         last.details.unwrap().error.unwrap().0,
@@ -257,5 +261,5 @@ fn sequences_that_nobody_wants_are_dropped_but_for_their_end() {
         ]
     );
     assert_eq!(deltas.tokens, [5, 6]);
-    assert_eq!(registry.active(), 0);
+    assert_eq!(registry.handles.active(), 0);
 }

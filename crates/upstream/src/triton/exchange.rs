@@ -11,7 +11,7 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_stream::Once;
-use tonic::{Code, Request};
+use tonic::{Code, Request, Status};
 
 use super::answer::{Expected, Reader, RepeatedPrompt};
 use super::request::{Sequence, triton_request};
@@ -196,7 +196,8 @@ impl Exchange<'_> {
     }
 
     fn fail(&self, code: Code, text: &str) {
-        let text = rpc::abbreviated(text);
-        self.registry.fail(self.handle, code, text, Instant::now());
+        let why = Status::new(code, rpc::abbreviated(text));
+        let handles = &self.registry.handles;
+        handles.fail(self.handle, &why, Instant::now());
     }
 }
