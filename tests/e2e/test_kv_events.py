@@ -53,26 +53,30 @@ class Listener:
         return bool(self._sub.poll(100))
 
     def past(self, start: int, kind: int = zmq.DEALER) -> list[list[dict[str, Any]]]:
-        """The events of each batch from `start` on, by what a REQ sends: an empty frame, and the number."""
+        """The events of each batch from `start` on."""
+        self.last = start - 1
+        return [self._take(number, payload) for number, payload in self.ask(start, kind)]
+
+    def ask(self, start: int, kind: int = zmq.DEALER) -> list[tuple[bytes, bytes]]:
+        """The batches from `start` on, by what a REQ sends: an empty frame, and the number."""
         asking = self._context.socket(kind)
         asking.linger = 0
         asking.connect(f"tcp://{self._worker.address('kv_events_replay')}")
         question = start.to_bytes(8, "big")
         asking.send_multipart([question] if kind == zmq.REQ else [b"", question])
-        self.last = start - 1
-        batches = []
+        answers = []
         while True:
             assert asking.poll(PATIENCE_MS), f"no answer\n{self._worker.log}"
             number, payload = asking.recv_multipart()[-2:]
             if not payload:
                 assert number == (-1).to_bytes(8, "big", signed=True)
                 break
-            batches.append(self._take(number, payload))
+            answers.append((number, payload))
             if kind == zmq.REQ:
                 # It takes one answer to a question.
                 break
         asking.close()
-        return batches
+        return answers
 
     def _take(self, number: bytes, payload: bytes) -> list[dict[str, Any]]:
         found = int.from_bytes(number, "big")
@@ -162,6 +166,17 @@ def test_a_block_is_told_with_its_tokens_and_who_missed_it_asks(
     }
     assert listener.past(listener.last + 1) == []
     assert len(listener.past(0, zmq.REQ)) == 1
+
+
+def test_listeners_of_earlier_releases_get_arrays(start: Start) -> None:
+    worker = start_publishing(start, *SIMULATED, "--kv-events-form=arrays")
+    listener = Listener(worker)
+    infer(worker)
+    wait_until("the blocks are published", lambda: bool(listener.ask(0)))
+    events = [event for _, payload in listener.ask(0) for event in msgpack.unpackb(payload)[1]]
+    stored = next(event for event in events if event[0] == "BlockStored" and KEYS[0] in event[1])
+    assert stored[1:] == [KEYS, None, PROMPT[:12], 4, None, "GPU", None, None, None, "full_attention"]
+    listener.close()
 
 
 def test_what_follows_has_its_parent_and_a_salt_is_told(worker: InflightProcess, listener: Listener) -> None:

@@ -25,6 +25,7 @@ FIXED = {
     "kv-events-port": "several workers have one port each, and this gateway hears them over gRPC",
     "kv-events-replay-port": "the same",
     "kv-events-topic": "the same",
+    "kv-events-form": "the same",
     "tls-certificate": "the worker is on this machine; the gateway has its own",
     "tls-key": "the same",
     "tls-client-ca": "the same",

@@ -19,6 +19,7 @@ use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse, ModelMet
 use inflight_kserve::step::StepBatch;
 use inflight_kserve::streamed;
 use inflight_kserve::tensor::{DataType, Tensors};
+use inflight_kv_events::Form;
 use inflight_openai::responses::{self, InputItem, Item};
 use inflight_openai::{chat, completions};
 use inflight_parsers::{
@@ -236,10 +237,13 @@ pub fn kv_event_batch(data: &[u8]) {
     let Ok(batch) = inflight_kv_events::read(data) else {
         return;
     };
-    let written = inflight_kv_events::write(&batch);
-    // Bytes, because NaN is not equal to itself.
-    let again = inflight_kv_events::read(&written).map(|batch| inflight_kv_events::write(&batch));
-    assert_eq!(again, Ok(written));
+    for form in [Form::Maps, Form::Arrays] {
+        let written = inflight_kv_events::write(&batch, form);
+        let again = inflight_kv_events::read(&written);
+        // Bytes, because NaN is not equal to itself.
+        let again = again.map(|batch| inflight_kv_events::write(&batch, form));
+        assert_eq!(again, Ok(written));
+    }
 }
 
 /// A KServe request: its tensors, read as every type.

@@ -4,7 +4,7 @@
 //!
 //! A batch is an array of a time, its events and a rank, in MessagePack; some releases write a map. An event is a map
 //! with its name under `type`, or, in earlier releases, an array that begins with its name. All are read; fields and
-//! events of later releases are skipped. Maps in an array are written, as vLLM 0.33 does.
+//! events of later releases are skipped. Maps in an array are written, as vLLM 0.33 does, or arrays alone.
 
 mod event;
 mod follow;
@@ -20,4 +20,4 @@ pub use follow::{Dialing, Heard, Source, follow};
 pub use publish::Publisher;
 pub use read::{MOST_BLOCKS, MOST_BYTES, MOST_EVENTS, MOST_TOKENS, ReadError, read};
 pub use scan::Malformed;
-pub use write::write;
+pub use write::{Form, write};

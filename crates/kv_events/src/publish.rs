@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::zmtp::{Connection, Kind, Received, ZmtpError};
-use crate::{Batch, write};
+use crate::{Batch, Form, write};
 
 /// Batches that are kept, as vLLM does by default.
 const MOST_BATCHES: usize = 10_000;
@@ -37,6 +37,7 @@ const END: [u8; 8] = [0xff; 8];
 /// Publishes one server's batches.
 pub struct Publisher {
     topic: Bytes,
+    form: Form,
     everything: Box<dyn Fn() -> Vec<Batch> + Send + Sync>,
     /// Held while everything is sent: it may be large, so once at a time.
     sending: tokio::sync::Mutex<()>,
@@ -77,12 +78,17 @@ impl Kept {
 }
 
 impl Publisher {
-    /// Batches are published under `topic`. `everything`: batches that, taken one after another, come to what all batches
+    /// Batches are published under `topic`, their events in this form. `everything`: batches that, taken one after another, come to what all batches
     /// so far, and perhaps the next ones, have come to; the first of them forgets what was before. They are for who asks
     /// for batches that are no longer kept.
-    pub fn new(topic: &str, everything: impl Fn() -> Vec<Batch> + Send + Sync + 'static) -> Self {
+    pub fn new(
+        topic: &str,
+        form: Form,
+        everything: impl Fn() -> Vec<Batch> + Send + Sync + 'static,
+    ) -> Self {
         Self {
             topic: Bytes::copy_from_slice(topic.as_bytes()),
+            form,
             everything: Box::new(everything),
             sending: tokio::sync::Mutex::default(),
             kept: Mutex::default(),
@@ -92,7 +98,7 @@ impl Publisher {
 
     /// Publishes the next batch. Waits for nobody.
     pub fn publish(&self, batch: &Batch) {
-        let bytes = Bytes::from(write(batch));
+        let bytes = Bytes::from(write(batch, self.form));
         let next = self.kept.lock().push(bytes);
         self.next.send_replace(next);
     }
@@ -213,7 +219,7 @@ impl Publisher {
                 return Ok(false);
             };
             for (number, batch) in (first..).zip(&batches) {
-                let payload = write(batch);
+                let payload = write(batch, self.form);
                 answer(connection, envelope, &number.to_be_bytes(), &payload).await?;
             }
             Ok(true)

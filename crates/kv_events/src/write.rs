@@ -1,4 +1,4 @@
-//! A batch to bytes: maps, as vLLM writes them. Owns no bounds: those are the publisher's.
+//! A batch to bytes, as vLLM writes them. Owns no bounds: those are the publisher's.
 
 use rmp::encode::{
     ByteBuf, write_array_len, write_bin, write_f64, write_map_len, write_nil, write_sint,
@@ -7,15 +7,25 @@ use rmp::encode::{
 
 use crate::event::{Adapter, Batch, BlockHash, Event, Extras, Medium, Removed, Stored};
 
+/// What an event is written as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// A map, as in vLLM 0.33.
+    #[default]
+    Maps,
+    /// An array, as in earlier releases. A salt can only be among its extra keys.
+    Arrays,
+}
+
 /// Writes one batch.
-pub fn write(batch: &Batch) -> Vec<u8> {
-    let mut writer = Writer(ByteBuf::new());
+pub fn write(batch: &Batch, form: Form) -> Vec<u8> {
+    let mut writer = Writer(ByteBuf::new(), form);
     writer.batch(batch);
     writer.0.into_vec()
 }
 
 /// Writing into memory never fails: what `rmp` returns is dropped.
-struct Writer(ByteBuf);
+struct Writer(ByteBuf, Form);
 
 impl Writer {
     fn batch(&mut self, batch: &Batch) {
@@ -34,52 +44,51 @@ impl Writer {
             Event::Stored(stored) => self.stored(stored),
             Event::Removed(removed) => self.removed(removed),
             Event::Cleared => {
-                self.map(1);
-                self.name("AllBlocksCleared");
+                self.begin("AllBlocksCleared", 0);
             }
             Event::Unknown => {}
         }
     }
 
     fn stored(&mut self, stored: &Stored) {
-        self.map(11 + u32::from(stored.salt.is_some()));
-        self.name("BlockStored");
-        self.text("block_hashes");
+        let salt = stored.salt.as_ref().filter(|_| self.1 == Form::Maps);
+        self.begin("BlockStored", 10 + usize::from(salt.is_some()));
+        self.field("block_hashes");
         self.hashes(&stored.hashes);
-        self.text("parent_block_hash");
+        self.field("parent_block_hash");
         match &stored.parent {
             Some(hash) => self.hash(hash),
             None => self.nil(),
         }
-        self.text("token_ids");
+        self.field("token_ids");
         let tokens = stored.tokens.as_deref().unwrap_or_default();
         self.array(tokens.len());
         for token in tokens {
             let _ = write_sint(&mut self.0, (*token).into());
         }
-        self.text("block_size");
+        self.field("block_size");
         self.number(Some(stored.block_tokens));
-        self.text("lora_id");
+        self.field("lora_id");
         match &stored.adapter {
             Adapter::Numbered(number) => drop(write_sint(&mut self.0, *number)),
             _ => self.nil(),
         }
-        self.text("medium");
+        self.field("medium");
         self.text(medium(stored.medium));
-        self.text("lora_name");
+        self.field("lora_name");
         match &stored.adapter {
             Adapter::Named(name) => self.text(name),
             _ => self.nil(),
         }
-        if let Some(salt) = &stored.salt {
-            self.text("cache_salt");
+        if let Some(salt) = salt {
+            self.field("cache_salt");
             self.text(salt);
         }
-        self.text("extra_keys");
+        self.field("extra_keys");
         self.extras(&stored.extras);
-        self.text("group_idx");
+        self.field("group_idx");
         self.number(stored.group.index);
-        self.text("kv_cache_spec_kind");
+        self.field("kv_cache_spec_kind");
         match stored.group.kind_is_main {
             true => self.text("full_attention"),
             false => self.text("sliding_window"),
@@ -87,13 +96,12 @@ impl Writer {
     }
 
     fn removed(&mut self, removed: &Removed) {
-        self.map(4);
-        self.name("BlockRemoved");
-        self.text("block_hashes");
+        self.begin("BlockRemoved", 3);
+        self.field("block_hashes");
         self.hashes(&removed.hashes);
-        self.text("medium");
+        self.field("medium");
         self.text(medium(removed.medium));
-        self.text("group_idx");
+        self.field("group_idx");
         self.number(removed.group);
     }
 
@@ -131,9 +139,21 @@ impl Writer {
         }
     }
 
-    fn name(&mut self, name: &str) {
-        self.text("type");
+    /// The beginning of an event, of which so many fields follow.
+    fn begin(&mut self, name: &str, fields: usize) {
+        match self.1 {
+            Form::Maps => self.map(1 + fields),
+            Form::Arrays => self.array(1 + fields),
+        }
+        self.field("type");
         self.text(name);
+    }
+
+    /// The name of the field that follows; an array has their order instead.
+    fn field(&mut self, name: &str) {
+        if self.1 == Form::Maps {
+            self.text(name);
+        }
     }
 
     fn text(&mut self, text: &str) {
@@ -155,8 +175,8 @@ impl Writer {
         let _ = write_array_len(&mut self.0, length as u32);
     }
 
-    fn map(&mut self, length: u32) {
-        let _ = write_map_len(&mut self.0, length);
+    fn map(&mut self, length: usize) {
+        let _ = write_map_len(&mut self.0, length as u32);
     }
 }
 

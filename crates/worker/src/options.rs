@@ -20,6 +20,7 @@ use bytes::Bytes;
 use inflight_discovery::etcd::EtcdPlace;
 use inflight_kserve::assets::Phases;
 use inflight_kserve::client::{ConnectError, DEFAULT_MAX_MESSAGE_BYTES};
+use inflight_kv_events::Form;
 use inflight_tls::{ServerFiles, ServerTls, TlsError};
 use inflight_traces::{DEFAULT_RATIO, ENDPOINT_VARIABLE, RATIO_VARIABLE, TraceError, TraceOptions};
 use tracing::level_filters::LevelFilter;
@@ -136,6 +137,10 @@ declared::options! {
         /// Topic of the events, such as `kv@POD@MODEL` for llm-d  [default: an empty one]
         // As vLLM's: a subscription to everything gets them.
         kv_events_topic: Option<String> = None;
+
+        /// What each event is written as: `maps`, or `arrays` for listeners that know releases of vLLM before 0.33
+        // As vLLM's latest. Programs that follow several releases read both.
+        kv_events_form: Form = Form::Maps => value_name: Some("maps|arrays");
 
         /// Keys of etcd where gateways with `--worker-etcd` find this worker: it writes its address there once it is
         /// ready, and takes it out when it is asked to end

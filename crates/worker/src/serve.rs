@@ -207,7 +207,8 @@ async fn serve_hosted<L: Listener>(
         (Some((live, _)), Some(model)) => {
             let past = kv_events_replay.map(|(past, _)| past);
             let topic = options.kv_events_topic.as_deref().unwrap_or_default();
-            events::start(live, past, model, adapters, topic)
+            let as_asked = (topic, options.kv_events_form);
+            events::start(live, past, model, adapters, as_asked)
         }
         _ => JoinSet::new(),
     };

@@ -37,6 +37,7 @@ ADDRESS = (
     "kv_events_port",
     "kv_events_replay_port",
     "kv_events_topic",
+    "kv_events_form",
     "tls_certificate",
     "tls_key",
     "tls_client_ca",

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use tokio::time::advance;
 
 use super::*;
-use crate::{Event, write};
+use crate::{Event, Form, write};
 
 const SOURCE: u16 = 1;
 const PAST: u16 = 2;
@@ -35,11 +35,12 @@ struct Server {
 }
 
 fn batch(number: u64) -> Vec<u8> {
-    write(&Batch {
+    let batch = Batch {
         timestamp: number as f64,
         events: vec![Event::Cleared],
         rank: None,
-    })
+    };
+    write(&batch, Form::Maps)
 }
 
 async fn publish(stream: DuplexStream, script: Vec<Do>) {

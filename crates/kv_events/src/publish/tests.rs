@@ -31,7 +31,7 @@ fn published_with(
     count: u64,
     everything: impl Fn() -> Vec<Batch> + Send + Sync + 'static,
 ) -> Arc<Publisher> {
-    let publisher = Arc::new(Publisher::new("kv@pod", everything));
+    let publisher = Arc::new(Publisher::new("kv@pod", Form::Maps, everything));
     for number in 0..count {
         publisher.publish(&batch(number));
     }

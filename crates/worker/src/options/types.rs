@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use inflight_discovery::etcd::EtcdPlace;
 use inflight_kserve::assets::Phases;
+use inflight_kv_events::Form;
 
 use super::declared::{OptionKind, OptionType, OptionValue};
 
@@ -116,6 +117,26 @@ impl OptionType for Phases {
         let mut all = PHASES.into_iter();
         let found = all.find_map(|(phases, name)| (name == text).then_some(phases));
         found.ok_or_else(|| "`both`, `context` or `generation`".to_owned())
+    }
+}
+
+impl OptionType for Form {
+    const KIND: OptionKind = OptionKind::Text;
+
+    fn value(&self) -> OptionValue {
+        let name = match self {
+            Self::Maps => "maps",
+            Self::Arrays => "arrays",
+        };
+        OptionValue::Text(name.to_owned())
+    }
+
+    fn read(value: OptionValue) -> Result<Self, String> {
+        match String::read(value)?.as_str() {
+            "maps" => Ok(Self::Maps),
+            "arrays" => Ok(Self::Arrays),
+            _ => Err("`maps` or `arrays`".to_owned()),
+        }
     }
 }
 

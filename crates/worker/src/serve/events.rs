@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use inflight_base::accept::{Connection, accept};
-use inflight_kv_events::Publisher;
 use inflight_kv_events::zmtp::ZmtpError;
+use inflight_kv_events::{Form, Publisher};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -37,11 +37,11 @@ pub(super) fn start(
     past: Option<TcpListener>,
     model: &Hosted,
     adapters: Arc<Adapters>,
-    topic: &str,
+    (topic, form): (&str, Form),
 ) -> JoinSet<()> {
     let (board, of_board) = (Arc::clone(&model.cache), Arc::clone(&adapters));
     let all = move || everything(&board, |id| of_board.name_of(id));
-    let publisher = Arc::new(Publisher::new(topic, all));
+    let publisher = Arc::new(Publisher::new(topic, form, all));
     let mut tasks = JoinSet::new();
     let name_of = move |id| adapters.name_of(id);
     tasks.spawn(publish(

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use inflight_blocks::{Chain, Seed};
-use inflight_kv_events::{read, write};
+use inflight_kv_events::{Form, read, write};
 use proptest::prelude::*;
 use tokio::time::timeout;
 
@@ -243,7 +243,7 @@ async fn one_who_comes_too_late_for_changes_gets_everything_anew() {
                 events: batch,
                 ..Batch::default()
             };
-            let bytes = write(&batch);
+            let bytes = write(&batch, Form::Arrays);
             assert!(bytes.len() < 1 << 20, "{}", bytes.len());
             assert_eq!(read(&bytes).as_ref(), Ok(&batch));
             reader.take(&batch.events);
