@@ -156,7 +156,7 @@ enum Step {
     /// Takes words, punctuation and white space.
     Words,
     /// Takes some characters, and leaves others.
-    Some,
+    Characters,
 }
 
 fn flatten<'a>(splitter: &'a Value, steps: &mut Vec<&'a Value>) {
@@ -170,11 +170,11 @@ fn flatten<'a>(splitter: &'a Value, steps: &mut Vec<&'a Value>) {
 /// `None`: nothing is known of it.
 fn step(splitter: &Value) -> Option<Step> {
     match splitter["type"].as_str()? {
-        "Digits" => Some(Step::Some),
+        "Digits" => Some(Step::Characters),
         "ByteLevel" if splitter["add_prefix_space"] == false => {
             // Its pattern is GPT-2's.
             Some(match splitter["use_regex"] == false {
-                true => Step::Some,
+                true => Step::Characters,
                 false => Step::Words,
             })
         }
@@ -191,7 +191,7 @@ fn step(splitter: &Value) -> Option<Step> {
                 .any(|index| ALTERNATIVES.get(*index) == Some(&SPACES));
             Some(match takes_punctuation && takes_spaces {
                 true => Step::Words,
-                false => Step::Some,
+                false => Step::Characters,
             })
         }
         _ => None,
