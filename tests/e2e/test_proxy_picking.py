@@ -327,6 +327,10 @@ def test_servers_of_other_makers_get_what_they_probably_have(start: Start, tmp_p
                 for number in range(6):
                     body = {"model": servers[0].model, "prompt": prompt(number), "foreign": True}
                     assert post(envoy.http, "/v1/completions", body).status == 200
+                    # Its client has the answer before the picker knows of its end.
+                    picker.wait_until(
+                        "nothing runs", lambda: total(http, "inflight_gateway_worker_active") == 0
+                    )
             got = [[one["prompt"][0] for one in server.posted] for server in servers]
             # Each prompt came back to where it was, and they were spread.
             assert set(got[0]) & set(got[1]) == set()
