@@ -19,7 +19,7 @@ import time
 import urllib.request
 from pathlib import Path
 
-from measure_picker import WORDS, Process
+from measure_picker import WORDS, Process, wait_ready
 
 #: No prompt is longer.
 MAX_SEQ_LEN = 100_000
@@ -110,12 +110,7 @@ def main() -> None:
         gateway = Process("taskset", "-c", "0", str(given.gateway), f"--worker={address}", "--port=0")
         started.append(gateway)
         http = gateway.address(r"listening on http://(\S+)")
-        while True:
-            try:
-                urllib.request.urlopen(f"http://{http}/health/ready")
-                break
-            except OSError:
-                time.sleep(0.1)
+        wait_ready(http)
         asyncio.run(measure(gateway, http, given))
     finally:
         for one in started:

@@ -95,6 +95,16 @@ class Process:
         return int(found[1]) / 1024
 
 
+def wait_ready(http: str) -> None:
+    """Returns once a gateway has a worker."""
+    while True:
+        try:
+            urllib.request.urlopen(f"http://{http}/health/ready")
+            return
+        except OSError:
+            time.sleep(0.1)
+
+
 class Proxy:
     """One proxy's connection to the picker."""
 
@@ -223,12 +233,7 @@ def main() -> None:
         started.append(picker)
         address = picker.address(r"picking endpoints on (\S+)")
         http = picker.address(r"listening on http://(\S+)")
-        while True:
-            try:
-                urllib.request.urlopen(f"http://{http}/health/ready")
-                break
-            except OSError:
-                time.sleep(0.1)
+        wait_ready(http)
         asyncio.run(measure(picker, http, address, "m", given.seconds))
     finally:
         for one in started:

@@ -223,7 +223,7 @@ def test_what_needs_room_removes_blocks(start: Start) -> None:
     try:
         infer(worker)
         infer(worker, prompt=list(range(70, 87)))
-        wait_until("all is told", lambda: bool(listener.past(0)) and KEYS[2] not in listener.held)
+        wait_until("all is published", lambda: bool(listener.past(0)) and KEYS[2] not in listener.held)
         removed = [event for batch in listener.past(0) for event in batch if event["type"] == "BlockRemoved"]
         assert removed[0] == {
             "type": "BlockRemoved",
