@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,11 +100,17 @@ def test_long_contexts_are_cut_and_short_ones_are_not() -> None:
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("sizes", SHAPES)
 @pytest.mark.parametrize("chunks", [[(0, 5)], [(0, 150), (7, 1), (63, 70)], [(200, 65), (64, 64), (65, 3)]])
+@pytest.mark.parametrize("kind", ["whole", "window", "sinks", "linear biases"])
 def test_prompts_from_any_position_on(
-    chunks: list[tuple[int, int]], sizes: tuple[int, int, int], dtype: str
+    chunks: list[tuple[int, int]], sizes: tuple[int, int, int], dtype: str, kind: str
 ) -> None:
     torch.manual_seed(4)
     shape, keys, values, tables = cache([first + count for first, count in chunks], *sizes, dtype)
+    window = 40 if kind in ("window", "sinks") else None
+    if kind == "sinks":
+        shape = replace(shape, sink_tokens=3)
+    if kind == "linear biases":
+        shape = replace(shape, slopes=torch.linspace(0.05, 0.5, sizes[0], device=DEVICE))
     rows = sum(count for _, count in chunks)
     queries = torch.randn((rows, sizes[0], sizes[2]), device=DEVICE).to(keys.dtype)
     places, start = [], 0
@@ -118,7 +125,7 @@ def test_prompts_from_any_position_on(
     given = torch.tensor(tiles, dtype=torch.int32, device=DEVICE).T.contiguous()
     packed = Context(given[0], given[1], given[2], given[3], tuple(places))
     found, expected = torch.empty_like(queries), torch.empty_like(queries, dtype=torch.float32)
-    kernels.context_attention(queries, keys, values, tables, packed, None, shape, found)
+    kernels.context_attention(queries, keys, values, tables, packed, window, shape, found)
     plain = (queries.float(), keys.float(), values.float())
-    operations.context_attention(*plain, tables, packed, None, shape, expected)
+    operations.context_attention(*plain, tables, packed, window, shape, expected)
     assert error(found, expected) < TOLERANCES[dtype]

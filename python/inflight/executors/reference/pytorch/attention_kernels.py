@@ -219,24 +219,27 @@ def _context_attention(
     PADDED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
+    TOGETHER: tl.constexpr,
     TILE: tl.constexpr,
     WINDOW: tl.constexpr,
     SINKS: tl.constexpr,
     ALIBI: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
-    """One tile of a chunk's rows, for one query head. Scores are in base 2."""
+    """One tile of a chunk's rows, for ``TOGETHER`` query heads that read one key head, head after head.
+    Scores are in base 2."""
     tile = tl.program_id(0)
-    head = tl.program_id(1)
-    kv_head = head // (HEADS // KV_HEADS)
+    first_head = tl.program_id(1) * TOGETHER
+    kv_head = first_head // (HEADS // KV_HEADS)
     first_row = tl.load(tile_rows + tile).to(tl.int64)
     position = tl.load(tile_positions + tile)
     count = tl.load(tile_counts + tile)
     table = block_tables + tl.load(tile_slots + tile).to(tl.int64) * table_width
 
-    rows = tl.arange(0, ROWS)
+    rows = tl.arange(0, ROWS * TOGETHER) % ROWS
+    heads = first_head + tl.arange(0, ROWS * TOGETHER) // ROWS
     columns = tl.arange(0, PADDED)
-    query_reach = ((first_row + rows) * HEADS + head)[:, None] * HEAD_DIM + columns[None, :]
+    query_reach = ((first_row + rows) * HEADS + heads)[:, None] * HEAD_DIM + columns[None, :]
     query_inside = (rows < count)[:, None] & (columns < HEAD_DIM)[None, :]
     query = tl.load(queries + query_reach, mask=query_inside, other=0.0)
     own = position + rows
@@ -247,9 +250,9 @@ def _context_attention(
         if SINKS == 0:
             begin = begin // TILE * TILE
     end = position + count
-    maximum = tl.full((ROWS,), -1e30, tl.float32)
-    total = tl.zeros((ROWS,), tl.float32)
-    mixed = tl.zeros((ROWS, PADDED), tl.float32)
+    maximum = tl.full((ROWS * TOGETHER,), -1e30, tl.float32)
+    total = tl.zeros((ROWS * TOGETHER,), tl.float32)
+    mixed = tl.zeros((ROWS * TOGETHER, PADDED), tl.float32)
     if (WINDOW == 0) & (not ALIBI):
         # Every row sees all of what lies before the first one: nothing is masked.
         begin = (position + 1) // TILE * TILE
@@ -288,7 +291,7 @@ def _context_attention(
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
         if ALIBI:
             distance = (place[None, :] - own[:, None]).to(tl.float32)
-            scores += tl.load(slopes + head) * distance * 1.4426950408889634
+            scores += tl.load(slopes + heads)[:, None] * distance * 1.4426950408889634
         seen = (place[None, :] <= own[:, None]) & inside[None, :]
         if SINKS > 0:
             seen &= (place[None, :] > own[:, None] - WINDOW) | (place[None, :] < SINKS)
@@ -308,6 +311,16 @@ def _context_attention(
     tl.store(out + query_reach, mixed.to(out.dtype.element_ty), mask=query_inside)
 
 
+def _heads_together(shape: Shape, padded: int, element_size: int) -> int:
+    """Query heads that a program computes: keys and values are read once for all of them.
+
+    In 16 bits, with 128 numbers a head, two are a third faster than one on an H200, and four slower than two.
+    With more numbers a head, or 32 bits, there are no registers for two.
+    """
+    shared = shape.heads // shape.kv_heads
+    return 2 if shared % 2 == 0 and padded <= 128 and element_size == 2 else 1
+
+
 def context_attention(
     queries: Tensor,
     keys: Tensor,
@@ -319,7 +332,9 @@ def context_attention(
     out: Tensor,
 ) -> None:
     tiles = context.rows.shape[0]
-    _context_attention[(tiles, shape.heads)](
+    padded = max(16, triton.next_power_of_2(shape.head_dim))
+    together = _heads_together(shape, padded, queries.element_size())
+    _context_attention[(tiles, shape.heads // together)](
         queries,
         keys,
         values,
@@ -335,9 +350,10 @@ def context_attention(
         HEADS=shape.heads,
         KV_HEADS=shape.kv_heads,
         HEAD_DIM=shape.head_dim,
-        PADDED=max(16, triton.next_power_of_2(shape.head_dim)),
+        PADDED=padded,
         BLOCK_SIZE=shape.tokens_per_block,
         ROWS=CONTEXT_TILE,
+        TOGETHER=together,
         TILE=64,
         WINDOW=window or 0,
         SINKS=shape.sink_tokens if window else 0,
