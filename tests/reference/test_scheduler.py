@@ -56,6 +56,27 @@ LIMITS = Limits(max_batch_size=4, max_num_tokens=10)
             id="what a prompt leaves goes to the next",
         ),
         pytest.param(
+            [Waiting(3, 5, 1, rank=(1,)), Waiting(4, 5, 1, rank=(3,))],
+            [Active(1, 0), Active(2, 16, rank=(2,))],
+            9,
+            Schedule((3,), ((3, 5), (2, 4)), (1,)),
+            id="unless the new one goes before by its rank",
+        ),
+        pytest.param(
+            [Waiting(3, 5, 1, rank=(1,))],
+            [Active(1, 4, rank=(2,)), Active(2, 16, rank=(1,))],
+            9,
+            Schedule((), ((2, 10),)),
+            id="of prompts in flight, too, the first by rank goes first",
+        ),
+        pytest.param(
+            [Waiting(3, 5, 10, rank=(1,))],
+            [Active(2, 16, rank=(2,))],
+            9,
+            Schedule((), ((2, 10),)),
+            id="what lacks blocks leaves the tokens to others",
+        ),
+        pytest.param(
             [Waiting(5, 1, 1)],
             [Active(key, 0) for key in range(1, 5)],
             9,

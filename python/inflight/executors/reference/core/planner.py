@@ -17,7 +17,7 @@ from .drafts import Checks
 from .fetches import Fetch
 from .lanes import NO_LANE_ROWS, LaneRows, Lanes
 from .pace import Pace
-from .queue import WaitingQueue
+from .queue import WaitingQueue, rank
 from .reuse import NO_MATCH
 from .runner import KNOWN, Chunk, Probe, Work
 from .sequence import SequenceState
@@ -74,6 +74,8 @@ class Planner:
     def push(self, sequence: SequenceState) -> None:
         """Queues a new sequence."""
         self._hash(sequence)
+        if sequence.owner.due is None:
+            self.waiting.expect(sequence.owner, self._to_compute(sequence))
         self.waiting.push(sequence)
         (self._idle if sequence.owner.is_idle else self._clients).add(sequence.key)
 
@@ -266,6 +268,7 @@ class Planner:
             ending=one.ending,
             is_idle=one.owner.is_idle,
             arriving=one.fetch is not None,
+            rank=rank(one) if one.context_left else (),
         )
         if one.beams is not None and not one.context_left:
             held = len({block for table in one.all_tables for block in table.blocks})
@@ -332,10 +335,21 @@ class Planner:
                 deferred,
                 one.owner.is_idle,
                 fetches,
+                rank(one),
             )
             # The caller admits this one before it asks for the next, unless this one must wait.
             if not deferred:
                 computing.update(one.hashes)
+
+    def _to_compute(self, sequence: SequenceState) -> int:
+        """Tokens of a new sequence's context that are neither in the cache nor on their way."""
+        if sequence.fetch is not None:
+            return 0
+        if not self.pool.reuses or sequence.tells_of_the_prompt:
+            return len(sequence.context)
+        owner = sequence.owner
+        match = self.pool.match(owner.cache_tokens(sequence.context), sequence.hashes, owner.cache_root)
+        return len(sequence.context) - match.tokens(self.pool.tokens_per_block)
 
     def _fetches(self, one: SequenceState) -> bool:
         """Whether a full block at least of its prompt is elsewhere and not here."""

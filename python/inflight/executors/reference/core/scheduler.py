@@ -2,11 +2,11 @@
 
 Pure: values in, values out; owns the policy and no state. Knows nothing of tokens, arrays or threads.
 
-Generation goes first, one step each. What is left of the token budget goes to prompts in order of
-arrival, in chunks where one does not fit. Prompts for which nobody waits (the last priority) have no part
-of an iteration with a client's prompt, and of others only small chunks, so that a client who comes finds a
-short one. New sequences are admitted in the order of the queue, up to the first that does not fit: a large
-request is never overtaken for ever.
+Generation goes first, one step each. What is left of the token budget goes to prompts by rank, begun or not,
+in chunks where one does not fit. Prompts for which nobody waits (the last priority) have no part of an
+iteration with a client's prompt, and of others only small chunks, so that a client who comes finds a short
+one. New sequences are admitted by rank, up to the first that does not fit: a large request is never overtaken
+for ever.
 
 Whether a sequence fits in the cache is the capacity policy, under TensorRT-LLM's names:
 
@@ -18,9 +18,13 @@ Whether a sequence fits in the cache is the capacity policy, under TensorRT-LLM'
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+
+#: What sorts before goes first.
+Rank = tuple[float, ...]
 
 
 class CapacitySchedulerPolicy(str, Enum):
@@ -71,6 +75,8 @@ class Waiting:
     is_idle: bool = False
     #: Its context comes from another worker: it needs blocks now, and no part of an iteration.
     fetches: bool = False
+    #: Its place in the order of prompts: see `queue`.
+    rank: Rank = ()
 
 
 @dataclass(slots=True)
@@ -98,6 +104,8 @@ class Active:
     is_idle: bool = False
     #: Its context is on its way from another worker: it holds its place and its blocks.
     arriving: bool = False
+    #: As of the `Waiting`; of the same rank, what has begun goes first.
+    rank: Rank = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +126,7 @@ class Schedule:
     """What the next iteration runs. Every admitted sequence is also in ``context``, unless it `fetches`."""
 
     admitted: tuple[int, ...] = ()
-    #: (key, tokens of the context to process now), in order of admission.
+    #: (key, tokens of the context to process now), by rank.
     context: tuple[tuple[int, int], ...] = ()
     generation: tuple[int, ...] = ()
     #: Youngest first.
@@ -140,10 +148,10 @@ def schedule(
 ) -> Schedule:
     """Plans one iteration.
 
-    ``active`` is in order of admission, ``waiting`` in order of the queue, idle ones last, consumed only as
-    far as needed. Needs max_num_tokens to hold a generation step of max_batch_size sequences, so that
-    generation never starves a prompt in flight, and every sequence alone to fit in the cache.
-    ``prompt_tokens`` bounds what is processed of prompts, which then must be cut.
+    ``active`` is in order of admission, ``waiting`` by rank, idle ones last, consumed only as far as needed.
+    Needs max_num_tokens to hold a generation step of max_batch_size sequences, so that generation never
+    starves a prompt in flight, and every sequence alone to fit in the cache. ``prompt_tokens`` bounds what is
+    processed of prompts, which then must be cut.
     """
     paused: tuple[int, ...] = ()
     if limits.policy is CapacitySchedulerPolicy.MAX_UTILIZATION:
@@ -156,18 +164,16 @@ def schedule(
     if prompt_tokens is not None:
         budget = min(budget, prompt_tokens)
     prompts = _Prompts(budget, limits.idle_num_tokens, limits.enable_chunked_context)
-    idle: list[Active] = []
-    for one in running:
-        if one.arriving:
-            continue
-        if one.is_idle:
-            idle.append(one)
-        else:
-            prompts.take(one.key, one.context_left)
+    computing = [one for one in running if one.context_left and not one.arriving]
+    idle = [one for one in computing if one.is_idle]
+    begun = deque(sorted((one for one in computing if not one.is_idle), key=lambda one: one.rank))
     admitted: list[int] = []
     room = limits.max_batch_size - steady.count - len(running)
     # What was just paused must not be replaced by something else in the same breath.
     for candidate in waiting if not paused else ():
+        while begun and begun[0].rank <= candidate.rank:
+            one = begun.popleft()
+            prompts.take(one.key, one.context_left)
         if not room or (prompts.budget <= 0 and not candidate.fetches):
             break
         if candidate.deferred:
@@ -198,6 +204,8 @@ def schedule(
         admitted.append(candidate.key)
         room -= 1
         free_blocks -= blocks
+    for one in begun:
+        prompts.take(one.key, one.context_left)
     prompts.take_idle(idle)
     budget = prompts.budget
     rows = limits.rows - steady.running - len(generating) - len(prompts.context)

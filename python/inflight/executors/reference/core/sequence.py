@@ -52,6 +52,8 @@ class RequestState:
     pool: Pool | None = None
     #: By the clock of `iteration.Iteration`.
     arrived_s: float = 0.0
+    #: By the count of `queue.WaitingQueue`.
+    due: int | None = None
     #: Of a prompt that has some.
     images: ImagePrompt | None = None
     #: Of a long prompt: what was found out before it came here.
