@@ -72,8 +72,10 @@ struct Sent {
 pub(super) struct Server {
     pace: Pace,
     report: Option<Report>,
-    /// What was sent and has not started.
+    /// What was sent and has not started, by number.
     waiting: VecDeque<Sent>,
+    /// Those of them whose caches come from another server.
+    arriving: u32,
     /// The last ticket that a report included.
     included: u64,
     /// Requests of this gateway that started, and when the last of them did.
@@ -93,6 +95,7 @@ impl Server {
             pace: Pace::default(),
             report: None,
             waiting: VecDeque::new(),
+            arriving: 0,
             included: 0,
             started: 0,
             last_start: 0.0,
@@ -145,6 +148,7 @@ impl Server {
     /// Takes a request that is expected to start after `patience`.
     pub(super) fn take_sent(&mut self, number: u64, work: &Work, at: Seconds, patience: Seconds) {
         self.last_turn = number;
+        self.arriving += u32::from(work.is_transferred);
         self.waiting.push_back(Sent {
             number,
             tokens: uncached(work),
@@ -183,18 +187,26 @@ impl Server {
 
     /// Whether this request was waiting.
     fn forget(&mut self, number: u64) -> bool {
-        let place = self.waiting.iter().position(|sent| sent.number == number);
-        place.is_some_and(|place| self.waiting.remove(place).is_some())
+        let place = self
+            .waiting
+            .binary_search_by_key(&number, |sent| sent.number);
+        let sent = place.ok().and_then(|place| self.waiting.remove(place));
+        self.arriving -= u32::from(sent.as_ref().is_some_and(|sent| sent.is_transferred));
+        sent.is_some()
     }
 
     /// Requests that generate: those that it reported, without those of this gateway that have not started. Those of other
     /// gateways count whether or not they have.
     fn streams(&self) -> u32 {
         self.report.map_or(self.started, |report| {
-            let included = |sent: &&Sent| sent.number <= self.included;
-            let waiting = self.waiting.iter().filter(included).count();
+            let waiting = self.waiting_up_to(self.included);
             report.requests.saturating_sub(waiting as u32)
         })
+    }
+
+    /// How many of those that wait have at most this number. A choice reads this several times, however many wait.
+    fn waiting_up_to(&self, number: u64) -> usize {
+        self.waiting.partition_point(|sent| sent.number <= number)
     }
 
     pub(super) fn outlook(&self) -> Outlook {
@@ -214,9 +226,8 @@ impl Server {
                 (working, first.at.max(self.last_start), first.number)
             }),
         };
-        let arriving = self.waiting.iter().filter(|sent| sent.is_transferred);
         let mut behind = [0.0; 2];
-        for sent in self.waiting.iter().filter(|sent| sent.number > included) {
+        for sent in self.waiting.range(self.waiting_up_to(included)..) {
             behind[0] += sent.tokens;
             behind[1] += if sent.is_urgent { sent.tokens } else { 0.0 };
         }
@@ -224,7 +235,7 @@ impl Server {
             is_open: !self.is_drained,
             open: streams.saturating_add(waiting),
             own: self.started.saturating_add(waiting),
-            arriving: u32::try_from(arriving.count()).unwrap_or(u32::MAX),
+            arriving: self.arriving,
             last_turn: self.last_turn,
             pace: self.pace.seconds(),
             slow: slow(streams),
@@ -243,4 +254,53 @@ impl Server {
 
 fn slow(running: u32) -> f64 {
     1.0 + f64::from(running) / FULL_BATCH
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_waits_is_counted_until_it_starts_or_ends() {
+        let mut server = Server::new(1, 0);
+        for (number, is_transferred) in [(1, true), (2, false), (4, true), (7, true)] {
+            let work = Work {
+                tokens: 100,
+                on_device: 0,
+                on_host: 0,
+                is_urgent: false,
+                spares_streams: false,
+                is_transferred,
+            };
+            server.take_sent(number, &work, 0.0, 0.0);
+        }
+        server.take_report(&Report {
+            includes: Some(3),
+            requests: 5,
+            ..Report::default()
+        });
+        // Of the five that it reported, two wait.
+        let counted = |server: &Server| {
+            let outlook = server.outlook();
+            (
+                outlook.open,
+                outlook.own,
+                outlook.arriving,
+                outlook.behind[0],
+            )
+        };
+        assert_eq!(counted(&server), (7, 4, 3, 200.0));
+        server.started(4, 1.0);
+        assert_eq!(counted(&server), (7, 4, 2, 100.0));
+        // It started before.
+        server.ended(4);
+        assert_eq!(counted(&server), (6, 3, 2, 100.0));
+        server.ended(1);
+        assert_eq!(counted(&server), (5, 2, 1, 100.0));
+        // Nobody knows it.
+        server.ended(5);
+        assert_eq!(counted(&server).2, 1);
+        server.ended(7);
+        assert_eq!(counted(&server).2, 0);
+    }
 }
