@@ -129,7 +129,7 @@ impl<'a> Fields<'a> {
             serde_json::from_str(raw.get()).map_err(|_| wrong_type(path, "an object", raw))?;
         Ok(Self {
             entries: distinct(path, pairs)?,
-            path: format!("{path}."),
+            path: [path, "."].concat(),
         })
     }
 

@@ -19,7 +19,7 @@ use super::pulse::Pulse;
 use super::registry::{Registry, Sequences};
 use super::request_queue::NotSent;
 use crate::model::adapter::task_of;
-use crate::model::capability::{Capability, lacks};
+use crate::model::capability::{Capability, has};
 use crate::model::served::{Protocol, ServedModel};
 
 /// How requests travel to a server; the output of each comes back through the [`Registry`].
@@ -168,7 +168,7 @@ impl Connection {
 
     /// Whether requests may bring what was generated elsewhere.
     pub fn resumes(&self) -> bool {
-        lacks(&self.served, Capability::Resume).is_none()
+        has(&self.served, Capability::Resume)
     }
 
     /// Sends the request of an open handle; see [`Transport::send`].

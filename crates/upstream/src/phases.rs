@@ -7,7 +7,7 @@ use std::str::FromStr;
 use bytes::Bytes;
 use inflight_kserve::assets;
 
-use crate::model::capability::{Capability, lacks};
+use crate::model::capability::{Capability, has};
 use crate::model::served::ServedModel;
 
 /// Which requests are computed by two servers, where there are servers for contexts.
@@ -61,7 +61,7 @@ pub enum Phases<'a> {
 impl Phases<'_> {
     /// Whether a server that serves `model` so can take that.
     pub(crate) fn suit(self, model: &ServedModel) -> bool {
-        let can = || lacks(model, Capability::ContextPhase).is_none();
+        let can = || has(model, Capability::ContextPhase);
         match self {
             Self::Both => true,
             Self::Context => is_for_contexts(model) && can(),

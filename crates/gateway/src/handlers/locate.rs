@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use inflight_openai::ApiError;
 use inflight_upstream::model::adapter::{Adapter, readings};
-use inflight_upstream::model::capability::{Capability, lacks};
+use inflight_upstream::model::capability::{Capability, has};
 use inflight_upstream::model::served::ServedModel;
 use inflight_upstream::table::{ModelEntry, NoModel};
 use serde::Deserialize;
@@ -122,7 +122,7 @@ pub(super) fn locate_among(
 /// See [`locate`]; 400 for a model that only transcribes.
 pub(super) fn locate_for_text(state: &AppState, model: &mut String) -> Result<Located, ApiError> {
     let located = locate_or_only(state, model)?;
-    if lacks(&located.served, Capability::Transcription).is_none() {
+    if has(&located.served, Capability::Transcription) {
         return Err(ApiError::transcribes_only(model));
     }
     Ok(located)

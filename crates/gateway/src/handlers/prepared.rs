@@ -2,7 +2,7 @@
 //! of bodies, clients or workers' connections.
 
 use inflight_openai::{Generation, IgnoredFields};
-use inflight_upstream::model::capability::{Capability, lacks};
+use inflight_upstream::model::capability::{Capability, has};
 use inflight_upstream::model::sampling_params::ImageFiles;
 use inflight_upstream::placement::BlockKeys;
 use inflight_upstream::survival::Way;
@@ -59,12 +59,12 @@ impl Prepared {
     /// How the model's workers bring what follows after one of them is lost; `None`: another one's output would not match.
     pub(super) fn way(&self) -> Option<Way> {
         let served = &self.model.served;
-        if lacks(served, Capability::Resume).is_none() {
+        if has(served, Capability::Resume) {
             return Some(Way::Resume);
         }
         let mut prompts = self.prompts.iter();
         let is_greedy = prompts.all(|prompt| prompt.params.is_greedy());
-        let repeats = is_greedy || lacks(served, Capability::Seed).is_none();
+        let repeats = is_greedy || has(served, Capability::Seed);
         // An answer in one piece can begin anew, whatever another worker generates.
         (repeats && self.generation.stream).then_some(Way::Replay)
     }
@@ -116,7 +116,7 @@ impl Prepared {
 
     /// Keeps the parts of the KV cache that its key's prompts fill from the prompts of other keys.
     pub(super) fn salt_cache(&mut self, of_key: &str) {
-        if lacks(&self.model.served, Capability::CacheSalt).is_some() {
+        if !has(&self.model.served, Capability::CacheSalt) {
             return;
         }
         for prompt in &mut self.prompts {
@@ -131,7 +131,7 @@ impl Prepared {
 
     /// Has the worker run it after all that clients wait for, where it knows of that.
     pub(super) fn let_others_first(&mut self) {
-        if lacks(&self.model.served, Capability::Priority).is_some() {
+        if !has(&self.model.served, Capability::Priority) {
             return;
         }
         for prompt in &mut self.prompts {

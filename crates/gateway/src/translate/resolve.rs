@@ -6,7 +6,7 @@
 
 use inflight_openai::{ApiError, BeamSearch, Extensions, Sampling};
 use inflight_text::GenerationConfig;
-use inflight_upstream::model::capability::{Capability, lacks};
+use inflight_upstream::model::capability::{Capability, has, lacks};
 use inflight_upstream::model::sampling_params::SamplingParams;
 use inflight_upstream::model::served::ServedModel;
 
@@ -49,9 +49,8 @@ pub(crate) fn resolve(
     let ends = end_tokens(requested, defaults);
     let sampling = &requested.sampling;
     // A default that the model lacks is left out: the client never asked for it.
-    let default_if = |capability: Capability, value: Option<f32>| {
-        value.filter(|_| lacks(model, capability).is_none())
-    };
+    let default_if =
+        |capability: Capability, value: Option<f32>| value.filter(|_| has(model, capability));
     let draw = Draw::of(sampling, defaults, searches);
     let min_p = sampling
         .min_p

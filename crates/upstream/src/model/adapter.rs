@@ -3,7 +3,7 @@
 
 use inflight_kserve::assets;
 
-use super::capability::{Capability, lacks};
+use super::capability::{Capability, has};
 use super::served::ServedModel;
 
 /// An adapter that a request names, as the servers that it may go to have it.
@@ -35,7 +35,7 @@ pub fn task_of(model: &ServedModel, announced: &[assets::Adapter], name: &str) -
     }
     let number: u64 = name.parse().ok()?;
     let is_plain = number.to_string() == name;
-    (is_plain && lacks(model, Capability::Lora).is_none()).then_some(number)
+    (is_plain && has(model, Capability::Lora)).then_some(number)
 }
 
 #[cfg(test)]

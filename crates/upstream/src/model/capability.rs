@@ -98,6 +98,14 @@ impl Capability {
 /// The executor whose guides need a package that may be missing.
 const REFERENCE: &str = "reference";
 
+/// Whether `model` has `capability`, for those who do not say why not.
+pub fn has(model: &ServedModel, capability: Capability) -> bool {
+    match &model.protocol {
+        Protocol::StepBatching => missing(model, capability).is_none(),
+        Protocol::Triton(_) | Protocol::Watched => lacks(model, capability).is_none(),
+    }
+}
+
 /// Why `model` lacks `capability`, worded to follow a field's name; `None`: it has it.
 pub fn lacks(model: &ServedModel, capability: Capability) -> Option<String> {
     match &model.protocol {
@@ -109,13 +117,16 @@ pub fn lacks(model: &ServedModel, capability: Capability) -> Option<String> {
     }
 }
 
-fn executor_lacks(model: &ServedModel, capability: Capability) -> Option<String> {
+/// What a worker would announce if its executor had it.
+fn missing(model: &ServedModel, capability: Capability) -> Option<&'static str> {
     let needed = capability.announced_name()?;
     let announced = &model.description.capabilities;
+    (!announced.iter().any(|name| name == needed)).then_some(needed)
+}
+
+fn executor_lacks(model: &ServedModel, capability: Capability) -> Option<String> {
+    let needed = missing(model, capability)?;
     let executor = &model.description.executor;
-    if announced.iter().any(|name| name == needed) {
-        return None;
-    }
     let by_package = matches!(
         capability,
         Capability::Guide | Capability::StructuralFormats
