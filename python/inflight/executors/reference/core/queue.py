@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from .scheduler import Rank
 from .sequence import RequestState, SequenceState
 
-#: A prompt is due once so many times its tokens have come, its own among them: later prompts hold it up for no
-#: longer than it takes itself. More would shorten the median wait further and lengthen the longest.
+#: A prompt is due once so many times its tokens have come, its own among them: later prompts hold it up for
+#: no longer than it takes itself. More would shorten the median wait further and lengthen the longest.
 _TIMES = 2
 
 
