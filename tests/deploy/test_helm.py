@@ -283,7 +283,7 @@ def test_only_gateways_and_workers_of_the_same_model_reach_workers(values: str) 
                     other
                     for source in rule["from"]
                     for other in labels
-                    if selects(source["podSelector"], labels[other])
+                    if "podSelector" in source and selects(source["podSelector"], labels[other])
                 ]
                 if "from" in rule
                 else [None]
@@ -417,7 +417,17 @@ def values_of(document: Any, path: str = "") -> set[str]:
 #: Maps and lists whose content is Kubernetes' or the user's.
 OF_KUBERNETES = {
     *("affinity", "annotations", "env", "envFrom", "extraVolumes", "extraVolumeMounts", "initContainers"),
-    *("labels", "nodeSelector", "options", "podAnnotations", "podLabels", "resources", "tolerations", "tls"),
+    *(
+        "labels",
+        "listeners",
+        "nodeSelector",
+        "options",
+        "podAnnotations",
+        "podLabels",
+        "resources",
+        "tolerations",
+        "tls",
+    ),
     *("topologySpreadConstraints", "parentRefs", "podSecurityContext", "securityContext", "imagePullSecrets"),
     "timeouts",
 }
@@ -480,6 +490,35 @@ def test_the_users_environment_wins_and_a_given_path_needs_no_token() -> None:
     values = "{hubTokenSecret: {name: s}, models: [{name: a, env: {HOME: /data, BIG: 1048576}}]}"
     container = container_of(rendered(values), "StatefulSet", "demo-worker-a")
     assert container["env"] == [{"name": "BIG", "value": "1048576"}, {"name": "HOME", "value": "/data"}]
+
+
+def test_listeners_find_each_pod_by_the_service_and_know_it_by_its_topic() -> None:
+    objects = rendered(next(values for title, values in SHOWN.items() if "inflight-kv-events" in title))
+    assert (
+        "--kv-events-topic=kv@$(POD_IP):8001@qwen"
+        in container_of(objects, "StatefulSet", "demo-worker-qwen")["args"]
+    )
+    container = container_of(objects, "StatefulSet", "demo-worker-llama")
+    topic = "--kv-events-topic=kv@$(POD_IP):9000@meta-llama/Llama-3.1-8B-Instruct"
+    assert {"--kv-events-port=5557", "--kv-events-replay-port=5558", topic} <= set(container["args"])
+    assert "--kv-events-form=arrays" in container["args"]
+    own = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+    assert own in container["env"]
+    made = {(one["kind"], one["metadata"]["name"]): one["spec"] for one in objects}
+    ports = {port["name"]: port["port"] for port in made["Service", "demo-worker-qwen"]["ports"]}
+    assert (ports["kv-events"], ports["kv-events-past"]) == (5557, 5558)
+    # Prompts and answers are in the events: only listeners that are named hear them.
+    [rule] = made["NetworkPolicy", "demo-worker-qwen-kv-events"]["ingress"]
+    namespace = {"matchLabels": {"kubernetes.io/metadata.name": "router"}}
+    assert rule == {"from": [{"namespaceSelector": namespace}], "ports": [{"port": 5557}, {"port": 5558}]}
+    [rule] = next(
+        one["spec"]["ingress"]
+        for one in rendered("models: [{name: a, kvEvents: {enabled: true}}]")
+        if one["metadata"]["name"] == "demo-worker-a-kv-events"
+    )
+    assert rule["from"] == [{"podSelector": {"matchLabels": {"inflight-kv-events": "listener"}}}]
+    quiet = "models: [{name: a, kvEvents: {enabled: true}}]\nnetworkPolicy: {listeners: []}"
+    assert not [one for one in rendered(quiet) if one["metadata"]["name"].endswith("-kv-events")]
 
 
 def test_large_numbers_and_lists_are_written_as_options_take_them() -> None:

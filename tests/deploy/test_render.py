@@ -107,6 +107,7 @@ def test_slurm_fills_one_machine_after_another() -> None:
     ("text", "plane", "message"),
     [
         ("models: [{grpc_port: 0}]", "slurm", "`models[0].grpc_port` is `0`"),
+        ("models: [{kv_events_port: 0}]", "compose", "`models[0].kv_events_port` is `0`"),
         ("models: [{}]\ngateways: {port: 0}", "compose", "`gateways.port` is `0`"),
         (
             APART.replace("cache_key_secret: cache", ""),
@@ -198,6 +199,36 @@ def test_blocks_travel_between_containers_and_machines() -> None:
     for number in range(3):
         assert f'"{address}${{nodes[{number}]}}:0" &' in script
     assert script.count(f"{key}/shared/kv.key") == 3
+
+
+def test_listeners_reach_what_each_worker_publishes() -> None:
+    text = (
+        "models: [{name: a, replicas: 2, kv_events_port: 6000, kv_events_replay_port: 6001,"
+        " kv_events_topic: 'kv@{worker}@a'}]"
+    )
+    [compose] = render(described(text), "compose").values()
+    service = yaml.safe_load(compose)["services"]["worker-1"]
+    topic = "--kv-events-topic=kv@worker-1@a"
+    assert {"--kv-events-port=5557", "--kv-events-replay-port=5558", topic} <= set(service["command"])
+    assert service["ports"] == ["127.0.0.1:6002:5557", "127.0.0.1:6003:5558"]
+    manifests = render(described(text), "kubernetes")
+    service, workers = yaml.safe_load_all(manifests["worker.yaml"])
+    names = [port["name"] for port in service["spec"]["ports"]]
+    assert names == ["grpc", "metrics", "kv-events", "kv-events-past"]
+    container = workers["spec"]["template"]["spec"]["containers"][0]
+    assert "--kv-events-topic=kv@$(POD_IP):8001@a" in container["args"]
+    assert [port["containerPort"] for port in container["ports"]] == [8001, 8002, 5557, 5558]
+    assert [one for one in container["env"] if one["name"] == "POD_IP"]
+    policy = yaml.safe_load(manifests["network.yaml"])
+    assert policy["spec"]["ingress"][-1] == {
+        "from": [{"podSelector": {"matchLabels": {"inflight-kv-events": "listener"}}}],
+        "ports": [{"port": 5557}, {"port": 5558}],
+    }
+    for plane in ("systemd", "slurm"):
+        written = "".join(render(described(text), plane).values())
+        assert "--kv-events-port=6002 --kv-events-replay-port=6003 --kv-events-topic=kv@worker-1@a" in (
+            written.replace('"', "").replace("'", "")
+        )
 
 
 def test_the_workers_of_tensorrt_llm_reach_each_other_on_any_port() -> None:

@@ -16,7 +16,7 @@ import zmq
 from support.adapters import save
 from support.engine_server import BLOCK_TOKENS, EngineServer
 from support.http import get, post
-from support.processes import START_S, InflightProcess, wait_until
+from support.processes import ADDRESS, START_S, InflightProcess, wait_until
 from support.servers import MODEL_NAME, Start, start_gateway, wait_ready
 from support.triton import MODEL, inputs, tensor
 
@@ -31,11 +31,21 @@ SIMULATED = ("--executor=simulated", "--enable-kv-cache-reuse", "--step-us=1000"
 class Listener:
     """A SUB socket, and a DEALER or REQ that asks for the past, as vLLM's consumers have them."""
 
-    def __init__(self, worker: InflightProcess, topic: str = "kv@") -> None:
+    def __init__(
+        self,
+        process: InflightProcess,
+        topic: str = "kv@",
+        *,
+        addresses: tuple[str, str] | None = None,
+        named: str = TOPIC,
+    ) -> None:
+        """`addresses` are those of events and of the past; by default, those that the process announced."""
         self._context = zmq.Context()
-        self._worker = worker
+        self._process = process
+        self._named = named
+        events, self._past = addresses or (process.address("kv_events"), process.address("kv_events_replay"))
         self._sub = self._context.socket(zmq.SUB)
-        self._sub.connect(f"tcp://{worker.address('kv_events')}")
+        self._sub.connect(f"tcp://{events}")
         self._sub.setsockopt_string(zmq.SUBSCRIBE, topic)
         #: Hashes that are held at the device.
         self.held: set[int] = set()
@@ -43,9 +53,9 @@ class Listener:
 
     def events(self) -> list[dict[str, Any]]:
         """Those of the next batch."""
-        assert self._sub.poll(PATIENCE_MS), f"nothing was published\n{self._worker.log}"
+        assert self._sub.poll(PATIENCE_MS), f"nothing was published\n{self._process.log}"
         topic, number, payload = self._sub.recv_multipart()
-        assert topic == TOPIC.encode()
+        assert topic == self._named.encode()
         return self._take(number, payload)
 
     def hears(self) -> bool:
@@ -61,12 +71,12 @@ class Listener:
         """The batches from `start` on, by what a REQ sends: an empty frame, and the number."""
         asking = self._context.socket(kind)
         asking.linger = 0
-        asking.connect(f"tcp://{self._worker.address('kv_events_replay')}")
+        asking.connect(f"tcp://{self._past}")
         question = start.to_bytes(8, "big")
         asking.send_multipart([question] if kind == zmq.REQ else [b"", question])
         answers = []
         while True:
-            assert asking.poll(PATIENCE_MS), f"no answer\n{self._worker.log}"
+            assert asking.poll(PATIENCE_MS), f"no answer\n{self._process.log}"
             number, payload = asking.recv_multipart()[-2:]
             if not payload:
                 assert number == (-1).to_bytes(8, "big", signed=True)
@@ -318,6 +328,70 @@ def test_a_gateway_hears_a_worker_as_a_server_of_another_maker(start: Start) -> 
         )
     finally:
         server.close()
+
+
+def test_serve_publishes_what_each_of_its_workers_holds(start: Start) -> None:
+    serving = start(
+        "serve",
+        f"--served-model-name={MODEL_NAME}",
+        *SIMULATED,
+        "--tokens-per-block=4",
+        "--replicas=2",
+        "--port=0",
+        "--grpc-port=0",
+        "--metrics-port=0",
+        "--kv-events-port=0",
+        "--kv-events-replay-port=0",
+        "--kv-events-topic=kv@{worker}@demo",
+    )
+    address = wait_ready(serving)
+    names = ("worker-0", "worker-1")
+    listeners = [
+        Listener(
+            serving,
+            addresses=(announced(serving, name, "kv_events"), announced(serving, name, "kv_events_replay")),
+            named=f"kv@{name}@demo",
+        )
+        for name in names
+    ]
+    try:
+        prompts = ([number, *[50] * 8] for number in range(100, 10_000))
+        sent: dict[int, list[int]] = {}
+
+        def are_heard() -> bool:
+            """Requests are sent until each worker got one; a subscription has arrived once one is heard."""
+            prompt = next(prompts)
+            sent[prompt[0]] = prompt
+            body = {"model": MODEL_NAME, "prompt": prompt, "max_tokens": 2}
+            assert post(address, "/v1/completions", body).status == 200
+            return all(one.hears() for one in listeners)
+
+        serving.wait_until("both are heard", are_heard)
+        for listener in listeners:
+            assert listener.events()
+
+        def firsts(listener: Listener) -> dict[int, list[int]]:
+            """Full blocks of the prompts that the worker holds, by their first tokens."""
+            events = (event for batch in listener.past(0) for event in batch)
+            stored = (event for event in events if event["parent_block_hash"] is None)
+            return {event["token_ids"][0]: event["token_ids"][:8] for event in stored}
+
+        wanted = {first: prompt[:8] for first, prompt in sent.items()}
+        serving.wait_until("all is published", lambda: firsts(listeners[0]) | firsts(listeners[1]) == wanted)
+        assert not firsts(listeners[0]).keys() & firsts(listeners[1]).keys(), "each has what it alone holds"
+    finally:
+        for listener in listeners:
+            listener.close()
+
+
+def announced(serving: InflightProcess, name: str, kind: str) -> str:
+    """What a child of `inflight serve` listens on."""
+    [found] = [
+        match[1]
+        for line in serving.log.splitlines()
+        if line.startswith(f"{name} ") and (match := ADDRESS[kind].search(line))
+    ]
+    return found
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from inflight.errors import UserMistake
-from inflight.launch.plan import LaunchPlan, ProcessSpec, announced_address, describe, example, place, plan
+from inflight.launch.placing import place
+from inflight.launch.plan import LaunchPlan, ProcessSpec, announced_address, describe, example, plan
 from inflight.launch.topology import Drain, Gateways, Model, Mpi, Topology
 
 MODEL = Model(
@@ -159,9 +160,25 @@ def test_open_ports_are_numbers_that_nobody_asked_for() -> None:
     ]
 
 
+def test_each_replica_publishes_on_ports_and_under_a_topic_of_its_own() -> None:
+    model = Model(
+        replicas=2, kv_events_port=5557, kv_events_replay_port=5558, kv_events_topic="kv@{worker}@demo"
+    )
+    first, second, _ = plan(Topology(models=(model,))).processes
+    for spec, ports in ((first, (5557, 5558)), (second, (5559, 5560))):
+        assert f"--kv-events-port={ports[0]}" in spec.arguments
+        assert f"--kv-events-replay-port={ports[1]}" in spec.asked
+        assert f"--kv-events-topic=kv@{spec.name}@demo" in spec.arguments
+    assert not [one for one in plan(serving()).processes[0].arguments if one.startswith("--kv-events")]
+
+
 @pytest.mark.parametrize(
     ("topology", "message"),
     [
+        (
+            serving(replicas=2, kv_events_port=5557, kv_events_replay_port=5559),
+            "`models[0].kv_events_replay_port` and `models[0].kv_events_port` of replica 1 are both `5559`",
+        ),
         (serving(metrics_port=8000), "`gateways.port` and `models[0].metrics_port` are both `8000`"),
         (
             serving(replicas=3, metrics_port=8005),
@@ -181,7 +198,8 @@ def test_ports_that_collide_are_refused_by_key(topology: Topology, message: str)
 
 
 def test_port_zero_may_stand_everywhere() -> None:
-    plan(replace(serving(grpc_port=0, metrics_port=0, replicas=2), gateways=Gateways(port=0, replicas=2)))
+    ports = dict.fromkeys(("grpc_port", "metrics_port", "kv_events_port", "kv_events_replay_port"), 0)
+    plan(replace(serving(**ports, replicas=2), gateways=Gateways(port=0, replicas=2)))
 
 
 SPLIT = {"executor": "tensorrt_llm", "tp_size": 2, "pp_size": 2}

@@ -101,6 +101,11 @@ def test_every_section_is_read() -> None:
             "`models[0]` and `models[1]` are both named `inflight-demo`",
             "`phases`",
         ),
+        (
+            "models: [{kv_events_replay_port: 5558}]",
+            "`models[0].kv_events_replay_port` needs `models[0].kv_events_port`",
+            "set both",
+        ),
         ("models: [{phases: context}, {}]", "are both named `inflight-demo`", "`phases`"),
         (
             "models: [{phases: context}, {phases: generation, executor: simulated}]",

@@ -96,7 +96,8 @@ def run(topology: Topology, model_name: str, file: Path | None = None) -> int:
     from inflight.cli.report import TerminalReport
     from inflight.launch.cautions import cautions
     from inflight.launch.control import path_of
-    from inflight.launch.plan import gateway_ports, place, plan
+    from inflight.launch.placing import gateway_ports, place
+    from inflight.launch.plan import plan
     from inflight.launch.ports import require_free
     from inflight.launch.run import require_launchers, supervise
 
@@ -117,8 +118,8 @@ def run(topology: Topology, model_name: str, file: Path | None = None) -> int:
     indices = {id(model): index for index, model in enumerate(topology.models)}
     for worker in place(topology):
         where = f"models[{indices[id(worker.model)]}]"
-        require_free("127.0.0.1", worker.grpc_port, topology.key(f"{where}.grpc_port"))
-        require_free("127.0.0.1", worker.metrics_port, topology.key(f"{where}.metrics_port"))
+        for name, port in worker.ports.items():
+            require_free("127.0.0.1", port, topology.key(f"{where}.{name}"))
     output = Output()
     gateways = topology.gateways
     environment = {**os.environ, **dict(gateways.environment)}

@@ -14,7 +14,7 @@ from click.core import ParameterSource
 from inflight.cli.gateway_options import NOT_TAKEN, CommandWithGateway, pass_on
 from inflight.cli.layers import forget_variables, option_names
 from inflight.cli.options import named_options
-from inflight.cli.worker import refuse_foreign, with_executor
+from inflight.cli.worker import refuse_foreign, refuse_unpublished, with_executor
 from inflight.cli.worker_options import CommandWithWorker, made_of, simulated_names
 
 #: Keys of the topology by the options that set them, for messages.
@@ -24,7 +24,10 @@ SPELLED = (
     ("gateways.api_key_file", "--api-key-file"),
     *(
         (f"models[0].{name}", f"--{name.replace('_', '-')}")
-        for name in ("grpc_port", "metrics_port", "gpus", "tp_size", "pp_size", "replicas", "executor")
+        for name in (
+            *("grpc_port", "metrics_port", "kv_events_port", "kv_events_replay_port", "kv_events_topic"),
+            *("gpus", "tp_size", "pp_size", "replicas", "executor"),
+        )
     ),
     ("models[0].path", "MODEL"),
     ("models[0].name", "--served-model-name"),
@@ -50,6 +53,13 @@ class ServeCommand(CommandWithGateway, CommandWithWorker):
         " picks a free port",
         "metrics_port": "The worker's metrics port, on this machine only, 2 more for each further worker; 0"
         " picks a free port",
+        "kv_events_port": "Publish what the worker's cache holds, as vLLM does, on this port of this machine,"
+        " 2 more for each further worker; 0 picks a free port",
+        "kv_events_replay_port": "Port where listeners ask for events that they missed, 2 more for each"
+        " further worker; 0 picks a free port",
+        "kv_events_topic": "Topic of the events, such as `kv@{worker}@MODEL`: `{worker}` becomes `worker`, or"
+        " with `--replicas` `worker-0`, `worker-1` and so on",
+        "kv_events_form": None,
     }
 
 
@@ -94,6 +104,9 @@ def serve(
     gpus: str | None,
     grpc_port: int | None,
     metrics_port: int | None,
+    kv_events_port: int | None,
+    kv_events_replay_port: int | None,
+    kv_events_topic: str | None,
     **values: Any,
 ) -> None:
     """Serve a model behind the OpenAI API.
@@ -115,6 +128,7 @@ def serve(
     options = ctx.command.gateway_options()
     given, environment = pass_on(options, values)
     forget_variables([*option_names(ctx.command.get_params(ctx)), *NOT_TAKEN])
+    refuse_unpublished(kv_events_port, kv_events_replay_port, add_model)
     of_gateway = {option.name for option in options}
     own = {name: value for name, value in values.items() if name not in of_gateway and value is not None}
     executor = executor_for(model, executor, is_chosen=_is_given(ctx, "executor"))
@@ -122,7 +136,9 @@ def serve(
     refuse_foreign(executor, {name: own[name] for name in simulated_names() if name in own})
     of_worker = {one.name for one in _native.worker_options()}
     bounds = {name: value for name, value in own.items() if name in of_worker}
-    defaults = made_of(_native.WorkerOptions, grpc_port=grpc_port, metrics_port=metrics_port, **bounds)
+    ports = {"grpc_port": grpc_port, "metrics_port": metrics_port}
+    ports |= {"kv_events_port": kv_events_port, "kv_events_replay_port": kv_events_replay_port}
+    defaults = made_of(_native.WorkerOptions, **ports, **bounds)
     named = named_options(executor, executor_options)
     executors.require(executor)
     found = find_model(
@@ -152,6 +168,9 @@ def serve(
                 gpus=None if gpus is None else GpuOption("--gpus", "text", "").parse(gpus),
                 grpc_port=defaults.grpc_port,
                 metrics_port=defaults.metrics_port,
+                kv_events_port=kv_events_port,
+                kv_events_replay_port=kv_events_replay_port,
+                kv_events_topic=kv_events_topic,
                 executor_options=tuple(named.items()),
                 worker_options=(
                     *((name, str(value)) for name, value in own.items()),

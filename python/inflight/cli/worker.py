@@ -77,13 +77,7 @@ def worker(
         raise UserMistake(
             "TLS needs a certificate and its key", "pass both `--tls-certificate` and `--tls-key`"
         )
-    if values["kv_events_replay_port"] is not None and values["kv_events_port"] is None:
-        raise UserMistake("`--kv-events-replay-port` needs `--kv-events-port`", "pass both")
-    if values["kv_events_port"] is not None and add_model:
-        raise UserMistake(
-            "`--kv-events-port` publishes the cache of one model, and `--add-model` adds others",
-            "start a worker for each model",
-        )
+    refuse_unpublished(values["kv_events_port"], values["kv_events_replay_port"], add_model)
     is_chosen = ctx.get_parameter_source("executor") is not ParameterSource.DEFAULT
     executor = executor_for(model, executor, is_chosen=is_chosen)
     chosen = {name: values.pop(name) for name in simulated_names()}
@@ -187,6 +181,19 @@ def _answer(path: Path, tokenizer: Tokenizer) -> list[int]:
     if not ids:
         raise UserMistake(f"the answer in `{path}` is empty", "write the text that answers repeat into it")
     return ids
+
+
+def refuse_unpublished(port: int | None, replay_port: int | None, add_model: tuple[str, ...]) -> None:
+    """Raises `UserMistake` for events of the cache that nobody would hear."""
+    from inflight.errors import UserMistake
+
+    if replay_port is not None and port is None:
+        raise UserMistake("`--kv-events-replay-port` needs `--kv-events-port`", "pass both")
+    if port is not None and add_model:
+        raise UserMistake(
+            "`--kv-events-port` publishes the cache of one model, and `--add-model` adds others",
+            "start a worker for each model",
+        )
 
 
 def refuse_foreign(executor: str, chosen: dict[str, Any]) -> None:

@@ -11,15 +11,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from inflight.errors import UserMistake
+from inflight.launch.placing import WORKER_PORTS, Placed, gateway_ports, place
 from inflight.launch.topology import (
-    LARGEST_PORT,
-    Gateways,
+    WORKER,
     Model,
     Pairs,
     Reload,
     Restart,
     Topology,
-    groups_of,
 )
 
 #: The line with which a child says where it listens; it holds the port that a 0 became.
@@ -35,8 +34,6 @@ WORKER_DRAIN_S = 10.0
 CLOSING_S = 5.0
 #: Reading and compiling the largest model that fits one machine, with room to spare.
 READY_WITHIN_S = 3600.0
-#: Where the numbers of ports begin that the topology leaves open; Triton's own.
-FIRST_PORT = 8001
 #: Never shown.
 SECRETS = frozenset({"INFLIGHT_API_KEY"})
 
@@ -94,19 +91,6 @@ class LaunchPlan:
     ready_within_s: float = READY_WITHIN_S
 
 
-@dataclass(frozen=True)
-class Placed:
-    """One replica of a model with what it gets."""
-
-    model: Model
-    #: Of the process; a DNS label, so that every plane can use it.
-    name: str
-    replica: int
-    grpc_port: int
-    metrics_port: int
-    gpus: tuple[str, ...]
-
-
 def plan(topology: Topology, *, as_root: bool = False, worker_file: str | None = None) -> LaunchPlan:
     """Every worker, and the gateways in front of them once they listen.
 
@@ -128,57 +112,6 @@ def plan(topology: Topology, *, as_root: bool = False, worker_file: str | None =
     )
 
 
-def place(topology: Topology) -> tuple[Placed, ...]:
-    """Names, ports and GPUs of every worker. Raises `UserMistake` where two ports are the same."""
-    ports = _Ports(topology)
-    gateways = topology.gateways
-    for number, port in enumerate(gateway_ports(gateways)):
-        ports.take(port, "gateways.port", number)
-    for index, model in enumerate(topology.models):
-        for replica in range(model.replicas):
-            for key, first in (("grpc_port", model.grpc_port), ("metrics_port", model.metrics_port)):
-                if first is not None:
-                    ports.take(first and first + 2 * replica, f"models[{index}].{key}", replica)
-    placed = []
-    for model, name in zip(topology.models, worker_names(topology), strict=True):
-        groups = groups_of(model) or ((),) * model.replicas
-        for replica in range(model.replicas):
-            first, metrics = model.grpc_port, model.metrics_port
-            placed.append(
-                Placed(
-                    model=model,
-                    name=name if model.replicas == 1 else f"{name}-{replica}",
-                    replica=replica,
-                    grpc_port=ports.free() if first is None else first and first + 2 * replica,
-                    metrics_port=ports.free() if metrics is None else metrics and metrics + 2 * replica,
-                    gpus=groups[replica],
-                )
-            )
-    return tuple(placed)
-
-
-def worker_names(topology: Topology) -> list[str]:
-    """`worker`, or `worker-MODEL` where there are several; distinct DNS labels."""
-    if len(topology.models) == 1:
-        return ["worker"]
-    names: list[str] = []
-    for model in topology.models:
-        label = re.sub(r"[^a-z0-9]+", "-", model.served_name.lower()).strip("-")[:30].strip("-")
-        if model.phases != "both":
-            label = f"{label or 'model'}-{model.phases}"
-        name = wanted = f"worker-{label or 'model'}"
-        number = 2
-        while name in names:
-            name, number = f"{wanted}-{number}", number + 1
-        names.append(name)
-    return names
-
-
-def gateway_ports(gateways: Gateways) -> list[int]:
-    """Of each gateway, in order."""
-    return [gateways.port and gateways.port + number for number in range(gateways.replicas)]
-
-
 @dataclass(frozen=True)
 class Reach:
     """How workers of other machines or containers fetch a worker's KV cache blocks."""
@@ -196,10 +129,20 @@ def hands_over(model: Model) -> bool:
 
 
 def worker_arguments(
-    one: Placed, topology: Topology, *, host: str = "127.0.0.1", reach: Reach | None = None
+    one: Placed,
+    topology: Topology,
+    *,
+    host: str = "127.0.0.1",
+    reach: Reach | None = None,
+    known_as: str | None = None,
 ) -> tuple[str, ...]:
-    """The arguments of `inflight` for a worker, on any plane. `reach` None: all workers are on this host."""
+    """The arguments of `inflight` for a worker, on any plane. `reach` None: all workers are on this host.
+    `known_as` is what listeners to its cache's events call it; by default its name.
+    """
     model = one.model
+    topic = (
+        None if model.kv_events_topic is None else model.kv_events_topic.replace(WORKER, known_as or one.name)
+    )
     return (
         "worker",
         *([] if model.path is None else [model.path]),
@@ -212,8 +155,8 @@ def worker_arguments(
         *([] if model.phases == "both" else [f"--phases={model.phases}"]),
         f"--device={model.device}",
         f"--host={host}",
-        f"--grpc-port={one.grpc_port}",
-        f"--metrics-port={one.metrics_port}",
+        *(f"{WORKER_PORTS[key]}={port}" for key, port in one.ports.items()),
+        *([] if topic is None else [f"--kv-events-topic={topic}"]),
         *_drain("--drain-timeout-s", topology.drain.worker_s),
         *_options(model.worker_options),
     )
@@ -426,43 +369,6 @@ def _drain(option: str, seconds: float | None) -> list[str]:
 
 def _options(pairs: Pairs) -> list[str]:
     return [f"--{name.replace('_', '-')}={value}" for name, value in pairs]
-
-
-class _Ports:
-    """Numbers that are taken, by whom; free ones from `FIRST_PORT` on."""
-
-    def __init__(self, topology: Topology) -> None:
-        self._topology = topology
-        self._owners: dict[int, tuple[str, int]] = {}
-        self._next = FIRST_PORT
-
-    def take(self, port: int, key: str, replica: int) -> None:
-        """Raises `UserMistake` where it has an owner already."""
-        key = self._topology.key(key)
-        if port > LARGEST_PORT:
-            raise UserMistake(
-                f"`{key}` leads to the port `{port}`",
-                f"choose a lower first port; the last is {LARGEST_PORT}",
-            )
-        if port in self._owners:
-            other, number = self._owners[port]
-            raise UserMistake(
-                f"`{other}`{_of(number)} and `{key}`{_of(replica)} are both `{port}`",
-                f"choose another port for `{key}`",
-            )
-        if port:
-            self._owners[port] = (key, replica)
-
-    def free(self) -> int:
-        """The next number that nobody has."""
-        while self._next in self._owners:
-            self._next += 1
-        self._next += 1
-        return self._next - 1
-
-
-def _of(replica: int) -> str:
-    return f" of replica {replica}" if replica else ""
 
 
 def _fill(argument: str, addresses: Mapping[str, str]) -> str:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Protocol
 
+from inflight.launch.placing import WORKER_PORTS
 from inflight.launch.plan import LaunchPlan, ProcessSpec
 from inflight.launch.topology import Reload
 
@@ -30,7 +31,7 @@ GATEWAY_WITHIN_S = 25.0
 #: Separates a worker's name from the number of its successor; part of no name in a plan.
 GENERATION = "."
 #: The options of a worker with its ports.
-PORTS = ("--grpc-port=", "--metrics-port=")
+PORTS = tuple(f"{option}=" for option in WORKER_PORTS.values())
 
 
 class Crew(Protocol):

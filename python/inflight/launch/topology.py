@@ -23,6 +23,8 @@ from inflight.options import Option, option
 #: Names with a value each; a dataclass does not accept a dict as default.
 Pairs = tuple[tuple[str, str], ...]
 LARGEST_PORT = 65535
+#: In `kv_events_topic`: listeners know each worker by its topic.
+WORKER = "{worker}"
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,16 @@ class Model:
         " numbers of the topology from 8001 on"
     )
     metrics_port: int | None = _port("The same for metrics")
+    kv_events_port: int | None = _port(
+        "The first replica's port for [its cache's events in vLLM's form](kv-events.md), the next one's is 2"
+        " higher; 0 lets each pick one. By default, they publish none"
+    )
+    kv_events_replay_port: int | None = _port("The same, for listeners that ask for what they missed")
+    kv_events_topic: str | None = option(
+        "text",
+        f"Topic of these events. `{WORKER}` in it becomes the worker: its name such as `worker-0`, or in"
+        " Kubernetes its pod's IP:PORT for requests",
+    )
     executor_options: tuple[tuple[str, str], ...] = _pairs(
         "Options by TensorRT-LLM's or Triton's names, as `--executor-option`"
     )
@@ -373,7 +385,7 @@ def _check_words(topology: Topology) -> None:
         *(
             (f"models[{at}].{key}", getattr(one, key))
             for at, one in enumerate(topology.models)
-            for key in ("name", "path")
+            for key in ("name", "path", "kv_events_topic")
         ),
         *((f"gateways.{key}", getattr(topology.gateways, key)) for key in ("host", "api_key_file")),
         ("mpi.hostfile", topology.mpi.hostfile),
@@ -422,6 +434,10 @@ def _check_model(model: Model, topology: Topology, index: int) -> None:
         raise UserMistake(
             f"{key('mode')} `pytorch` needs Open MPI across machines", "set `mpi.implementation` to `openmpi`"
         )
+    if model.kv_events_port is None:
+        for name in ("kv_events_replay_port", "kv_events_topic"):
+            if getattr(model, name) is not None:
+                raise UserMistake(f"{key(name)} needs {key('kv_events_port')}", "set both")
     groups_of(model, key("gpus"))
 
 

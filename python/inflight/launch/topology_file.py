@@ -43,6 +43,9 @@ WORKER_KEYS = {
     "host": None,
     "grpc_port": "grpc_port",
     "metrics_port": "metrics_port",
+    "kv_events_port": "kv_events_port",
+    "kv_events_replay_port": "kv_events_replay_port",
+    "kv_events_topic": "kv_events_topic",
     "drain_timeout_s": "drain.worker_s",
 }
 GATEWAY_KEYS = {
@@ -220,4 +223,6 @@ def _shown(default: Any) -> str:
     return str(default).lower() if isinstance(default, bool) else str(default)
 
 
-_KINDS = {"gpus": "GPUs", "grpc_port": "port", "metrics_port": "port", "port": "port"}
+_KINDS = {"gpus": "GPUs", "port": "port"} | dict.fromkeys(
+    ("grpc_port", "metrics_port", "kv_events_port", "kv_events_replay_port"), "port"
+)

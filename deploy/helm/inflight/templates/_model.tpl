@@ -1,7 +1,7 @@
 {{- /* A model of the values with its defaults, and the mistakes that no schema finds. Returns YAML. */ -}}
 {{- define "inflight.model" -}}
 {{- $root := .root }}
-{{- $model := merge (deepCopy .given) (dict "path" "" "resourceName" "" "image" "" "executor" "reference" "phases" "both" "replicas" 1 "tensorParallelSize" 1 "pipelineParallelSize" 1 "gpus" 0 "gpuResource" "nvidia.com/gpu" "options" (dict) "env" (dict) "envFrom" (list) "resources" (dict) "sharedMemory" "8Gi" "loadSeconds" 3600 "nodes" 1 "sshSecret" "" "adapters" (dict "claimName" "" "path" "" "loading" false) "extraVolumes" (list) "extraVolumeMounts" (list) "podLabels" (dict) "podAnnotations" (dict) "autoscaling" (dict "enabled" false)) }}
+{{- $model := merge (deepCopy .given) (dict "path" "" "resourceName" "" "image" "" "executor" "reference" "phases" "both" "replicas" 1 "tensorParallelSize" 1 "pipelineParallelSize" 1 "gpus" 0 "gpuResource" "nvidia.com/gpu" "options" (dict) "env" (dict) "envFrom" (list) "resources" (dict) "sharedMemory" "8Gi" "loadSeconds" 3600 "nodes" 1 "sshSecret" "" "adapters" (dict "claimName" "" "path" "" "loading" false) "kvEvents" (dict "enabled" false "topic" "") "extraVolumes" (list) "extraVolumeMounts" (list) "podLabels" (dict) "podAnnotations" (dict) "autoscaling" (dict "enabled" false)) }}
 {{- if hasKey .given "replicas" }}{{ $_ := set $model "replicas" .given.replicas }}{{ end }}
 {{- $ranks := mul $model.tensorParallelSize $model.pipelineParallelSize | int }}
 {{- $nodes := int $model.nodes }}

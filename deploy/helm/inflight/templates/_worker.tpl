@@ -70,7 +70,7 @@ sleep 5; rank=$(grep -lzxsE '(OMPI_COMM_WORLD_RANK|RANK)=0' /proc/[0-9]*/environ
 {{- $_ := set $defaults "HF_TOKEN" (dict "valueFrom" (dict "secretKeyRef" (dict "name" . "key" $root.Values.hubTokenSecret.key))) }}
 {{- end }}
 {{- end }}
-{{- if include "inflight.servesBlocks" .model }}
+{{- if or (include "inflight.servesBlocks" .model) .model.kvEvents.enabled }}
 {{- $_ := set $defaults "POD_IP" (dict "valueFrom" (dict "fieldRef" (dict "fieldPath" "status.podIP"))) }}
 {{- end }}
 {{- range $name, $value := .model.env }}{{ $_ := set $defaults $name $value }}{{ end }}
@@ -81,6 +81,12 @@ sleep 5; rank=$(grep -lzxsE '(OMPI_COMM_WORLD_RANK|RANK)=0' /proc/[0-9]*/environ
 ports, and its options are the user's. */ -}}
 {{- define "inflight.servesBlocks" -}}
 {{- if and (ne .phases "both") (eq .executor "reference") }}yes{{ end }}
+{{- end }}
+
+{{- /* What listeners to a worker's events call it; llm-d reads an address and a model. */ -}}
+{{- define "inflight.eventsTopic" -}}
+{{- $port := ternary 8000 8001 .root.Values.endpointPicker.enabled }}
+{{- default (printf "kv@$(POD_IP):%d@%s" $port .model.name) .model.kvEvents.topic }}
 {{- end }}
 
 {{- define "inflight.workerPod" -}}
@@ -123,6 +129,11 @@ containers:
       - --executor-option=cache_transceiver_address=$(POD_IP):8010
       - --executor-option=cache_transceiver_key_file=/etc/inflight-cache/kv.key
       {{- end }}
+      {{- if $model.kvEvents.enabled }}
+      - --kv-events-port=5557
+      - --kv-events-replay-port=5558
+      - {{ printf "--kv-events-topic=%s" (include "inflight.eventsTopic" .) | quote }}
+      {{- end }}
       {{- include "inflight.options" $model.options | nindent 6 }}
     env: {{- include "inflight.env" (include "inflight.workerEnv" . | fromYaml) | nindent 6 }}
     {{- with $model.envFrom }}
@@ -139,6 +150,10 @@ containers:
       - {name: metrics, containerPort: 8002}
       {{- if $serves }}
       - {name: cache, containerPort: 8010}
+      {{- end }}
+      {{- if $model.kvEvents.enabled }}
+      - {name: kv-events, containerPort: 5557}
+      - {name: kv-events-past, containerPort: 5558}
       {{- end }}
     # Not ready until a token went through the engine; `/health/ready` says which stage it is in.
     startupProbe:

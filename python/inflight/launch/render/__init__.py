@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from inflight.errors import UserMistake
-from inflight.launch.plan import gateway_ports, place
+from inflight.launch.placing import gateway_ports, place
 from inflight.launch.render import compose, kubernetes, slurm, systemd
 from inflight.launch.topology import Topology
 
@@ -25,7 +25,7 @@ def render(topology: Topology, plane: str) -> dict[str, str]:
     if 0 in gateway_ports(topology.gateways):
         raise _open_port("gateways.port")
     for placed in place(topology):
-        for key, port in (("grpc_port", placed.grpc_port), ("metrics_port", placed.metrics_port)):
+        for key, port in placed.ports.items():
             if port == 0:
                 raise _open_port(f"models[{topology.models.index(placed.model)}].{key}")
     return PLANES[plane](topology)

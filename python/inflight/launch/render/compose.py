@@ -8,15 +8,13 @@ from importlib import import_module
 from typing import Any
 
 from inflight.errors import UserMistake
+from inflight.launch.placing import Placed, gateway_ports, place
 from inflight.launch.plan import (
-    Placed,
     Reach,
     gateway_arguments,
     gateway_grace_s,
-    gateway_ports,
     hands_over,
     mpirun,
-    place,
     worker_arguments,
     worker_environment,
     worker_grace_s,
@@ -26,6 +24,8 @@ from inflight.launch.topology import Topology
 HEADER = "# Written by `inflight launch --render compose`; change the topology and render it again.\n"
 #: Every container has its own address, so that all can have the same ports.
 GATEWAY_PORT, GRPC_PORT, METRICS_PORT, CACHE_PORT = 8000, 8001, 8002, 8010
+#: As vLLM's, for listeners to the events of a worker's cache.
+KV_EVENTS_PORT, KV_EVENTS_REPLAY_PORT = 5557, 5558
 #: Names under which Prometheus finds all gateways and all workers, whatever their services are called.
 GATEWAY_ALIAS, WORKER_ALIAS = "inflight-gateway", "inflight-worker"
 PROBE = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=2)"
@@ -34,15 +34,18 @@ PROBE = "import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout
 def render(topology: Topology) -> dict[str, str]:
     """`compose.yaml`. Raises `UserMistake` for a replica on several machines."""
     yaml: Any = import_module("yaml")
-    placed = [replace(one, grpc_port=GRPC_PORT, metrics_port=METRICS_PORT) for one in place(topology)]
     services: dict[str, Any] = {}
-    for one in placed:
+    outside = place(topology)
+    placed = [_inside(one) for one in outside]
+    for one, there in zip(placed, outside, strict=True):
         if one.model.nodes > 1:
             raise UserMistake(
                 f"`{one.model.served_name}` spans `{one.model.nodes}` machines, and compose has one",
                 "render it for Slurm, or start `inflight launch` with `mpi.hostfile`",
             )
         services[one.name] = _worker(one, topology)
+        if published := _published(one, there):
+            services[one.name]["ports"] = published
     workers = [f"{one.name}:{one.grpc_port}" for one in placed]
     for number, port in enumerate(gateway_ports(topology.gateways)):
         name = "gateway" if topology.gateways.replicas == 1 else f"gateway-{number}"
@@ -55,6 +58,26 @@ def render(topology: Topology) -> dict[str, str]:
     if files:
         document["secrets"] = files
     return {"compose.yaml": HEADER + yaml.safe_dump(document, sort_keys=False, width=100)}
+
+
+def _inside(one: Placed) -> Placed:
+    """With the ports that it has in its container."""
+    return replace(
+        one,
+        grpc_port=GRPC_PORT,
+        metrics_port=METRICS_PORT,
+        kv_events_port=None if one.kv_events_port is None else KV_EVENTS_PORT,
+        kv_events_replay_port=None if one.kv_events_replay_port is None else KV_EVENTS_REPLAY_PORT,
+    )
+
+
+def _published(inside: Placed, outside: Placed) -> list[str]:
+    """Where listeners on this machine, as with `inflight launch`, hear what the worker's cache holds."""
+    pairs = (
+        (outside.kv_events_port, inside.kv_events_port),
+        (outside.kv_events_replay_port, inside.kv_events_replay_port),
+    )
+    return [f"127.0.0.1:{port}:{own}" for port, own in pairs if port is not None]
 
 
 def _worker(one: Placed, topology: Topology) -> dict[str, Any]:

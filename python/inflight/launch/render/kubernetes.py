@@ -13,9 +13,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from inflight.errors import UserMistake
+from inflight.launch.placing import Placed, worker_names
 from inflight.launch.plan import (
     CLOSING_S,
-    Placed,
     Reach,
     gateway_arguments,
     gateway_grace_s,
@@ -23,13 +23,16 @@ from inflight.launch.plan import (
     mpirun,
     worker_arguments,
     worker_grace_s,
-    worker_names,
 )
-from inflight.launch.topology import Model, Topology
+from inflight.launch.topology import WORKER, Model, Topology
 
 HEADER = "# Written by `inflight launch --render kubernetes`; change the topology and render it again.\n"
 #: Every pod has its own address, so that all can have the same ports.
 HTTP_PORT, GRPC_PORT, METRICS_PORT, CACHE_PORT = 8000, 8001, 8002, 8010
+#: As vLLM's, for listeners to the events of a worker's cache.
+KV_EVENTS_PORT, KV_EVENTS_REPLAY_PORT = 5557, 5558
+#: The label of pods that may listen: the events contain prompts and answers.
+LISTENER = {"inflight-kv-events": "listener"}
 #: Where a pod serves KV cache blocks, which only it knows, and the key for them.
 _REACH = Reach(f"$(POD_IP):{CACHE_PORT}", "/etc/inflight-cache/kv.key")
 #: Seconds in which proxies and gateways notice that a pod is leaving.
@@ -86,18 +89,26 @@ def _check(model: Model, topology: Topology, index: int) -> None:
 def _worker(model: Model, name: str, topology: Topology) -> list[dict[str, Any]]:
     deploy = topology.deploy
     labels = {"app.kubernetes.io/name": name, "app.kubernetes.io/component": "worker"} | _COMMON
-    one = Placed(model, name, 0, GRPC_PORT, METRICS_PORT, ())
+    events = _events_ports(model)
+    one = Placed(model, name, 0, GRPC_PORT, METRICS_PORT, (), *events.values())
     launcher = mpirun(model, topology, (), as_root=False)
     container: dict[str, Any] = {
         "name": "worker",
         "image": deploy.image,
         "command": _literal([*launcher, "inflight"]),
         "args": _with_pod(
-            worker_arguments(one, topology, host="0.0.0.0", reach=_REACH if hands_over(model) else None)
+            worker_arguments(
+                one,
+                topology,
+                host="0.0.0.0",
+                reach=_REACH if hands_over(model) else None,
+                known_as=WORKER,
+            )
         ),
         "ports": [
             {"name": "grpc", "containerPort": GRPC_PORT},
             {"name": "metrics", "containerPort": METRICS_PORT},
+            *({"name": name, "containerPort": port} for name, port in events.items() if port is not None),
         ],
         # The root file system is read-only, and compiled kernels are kept below `HOME`.
         "env": _variables({"HOME": "/tmp"} | dict(model.environment)),
@@ -121,10 +132,11 @@ def _worker(model: Model, name: str, topology: Topology) -> list[dict[str, Any]]
         )
         claim = {"claimName": deploy.model_volume, "readOnly": True}
         volumes.append({"name": "models", "persistentVolumeClaim": claim})
-    if hands_over(model):
-        container["ports"].append({"name": "cache", "containerPort": CACHE_PORT})
+    if hands_over(model) or WORKER in (model.kv_events_topic or ""):
         place: dict[str, Any] = {"fieldRef": {"fieldPath": "status.podIP"}}
         container["env"].append({"name": "POD_IP", "valueFrom": place})
+    if hands_over(model):
+        container["ports"].append({"name": "cache", "containerPort": CACHE_PORT})
         key = str(PurePosixPath(_REACH.key_file).parent)
         container["volumeMounts"].append({"name": "cache-key", "mountPath": key, "readOnly": True})
         volumes.append({"name": "cache-key", "secret": {"secretName": deploy.cache_key_secret}})
@@ -134,7 +146,11 @@ def _worker(model: Model, name: str, topology: Topology) -> list[dict[str, Any]]
         # Gateways ask the workers themselves whether they are ready.
         "publishNotReadyAddresses": True,
         "selector": labels,
-        "ports": [{"name": "grpc", "port": GRPC_PORT}, {"name": "metrics", "port": METRICS_PORT}],
+        "ports": [
+            {"name": "grpc", "port": GRPC_PORT},
+            {"name": "metrics", "port": METRICS_PORT},
+            *({"name": name, "port": port} for name, port in events.items() if port is not None),
+        ],
     }
     workers = {
         "serviceName": name,
@@ -147,6 +163,14 @@ def _worker(model: Model, name: str, topology: Topology) -> list[dict[str, Any]]
         _object(topology, "v1", "Service", name, labels, service),
         _object(topology, "apps/v1", "StatefulSet", name, labels, workers),
     ]
+
+
+def _events_ports(model: Model) -> dict[str, int | None]:
+    """Where it publishes the events of its cache, by the ports' names; every pod has its own address."""
+    return {
+        "kv-events": None if model.kv_events_port is None else KV_EVENTS_PORT,
+        "kv-events-past": None if model.kv_events_replay_port is None else KV_EVENTS_REPLAY_PORT,
+    }
 
 
 def _gateway(topology: Topology, workers: list[str]) -> list[dict[str, Any]]:
@@ -227,14 +251,19 @@ def _account(topology: Topology, name: str, labels: dict[str, str]) -> list[dict
 
 
 def _network(topology: Topology) -> dict[str, Any]:
-    """Workers ask for no key: only gateways may reach them, anybody their metrics, and other workers the KV
-    cache blocks of prompts where there are `phases`."""
+    """Workers ask for no key: only gateways may reach them, anybody their metrics, pods with the label
+    `LISTENER` the events of their caches, and other workers the KV cache blocks of prompts where there are
+    `phases`."""
     component = {"app.kubernetes.io/component": "worker"} | _COMMON
     gateway = {"app.kubernetes.io/component": "gateway"} | _COMMON
     reached: list[dict[str, Any]] = [
         {"from": [{"podSelector": {"matchLabels": gateway}}], "ports": [{"port": GRPC_PORT}]},
         {"ports": [{"port": METRICS_PORT}]},
     ]
+    events = {port for model in topology.models for port in _events_ports(model).values() if port is not None}
+    if events:
+        heard = [{"port": port} for port in sorted(events)]
+        reached.append({"from": [{"podSelector": {"matchLabels": LISTENER}}], "ports": heard})
     others = [{"podSelector": {"matchLabels": component}}]
     apart = [model for model in topology.models if model.phases != "both"]
     if any(not hands_over(model) for model in apart):
@@ -290,7 +319,13 @@ def _literal(words: Iterable[str]) -> list[str]:
 def _with_pod(arguments: Iterable[str]) -> list[str]:
     """The same, but for the address that only the pod knows."""
     own = f"--executor-option=cache_transceiver_address={_REACH.address}"
-    return [own if one == own else literal for one in arguments for literal in _literal([one])]
+    written = []
+    for one in arguments:
+        [literal] = _literal([one])
+        if one.startswith("--kv-events-topic="):
+            literal = literal.replace(WORKER, f"$(POD_IP):{GRPC_PORT}")
+        written.append(own if one == own else literal)
+    return written
 
 
 def _leave(launcher: tuple[str, ...], grace_s: float) -> dict[str, Any]:

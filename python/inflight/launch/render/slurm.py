@@ -11,14 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from inflight.errors import UserMistake
+from inflight.launch.placing import Placed, gateway_ports, place
 from inflight.launch.plan import (
-    Placed,
     Reach,
     gateway_arguments,
     gateway_grace_s,
-    gateway_ports,
     hands_over,
-    place,
     worker_arguments,
     worker_grace_s,
 )

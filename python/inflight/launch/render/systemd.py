@@ -9,13 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from inflight.errors import UserMistake
+from inflight.launch.placing import Placed, gateway_ports, place
 from inflight.launch.plan import (
-    Placed,
     gateway_arguments,
     gateway_grace_s,
-    gateway_ports,
     mpirun,
-    place,
     worker_arguments,
     worker_environment,
     worker_grace_s,
