@@ -2,6 +2,8 @@
 //! the bytes are; a panic, a crash or a broken promise of the parser is the finding. Owns no way of finding
 //! such bytes: `fuzz/` gives the targets to libFuzzer, and `tests/replay.rs` gives them the corpora.
 
+mod zeromq;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -36,11 +38,13 @@ use prost::Message;
 use serde_json::value::RawValue;
 use serde_json::{Map, json};
 
+pub use self::zeromq::{kv_event_listener, kv_event_publisher};
+
 /// A target: bytes in, nothing out.
 pub type Target = fn(&[u8]);
 
 /// Every target by the name of its corpus and of its libFuzzer binary.
-pub const TARGETS: [(&str, Target); 22] = [
+pub const TARGETS: [(&str, Target); 24] = [
     ("chat_body", chat_body),
     ("messages_body", messages_body),
     ("batch_lines", batch_lines),
@@ -63,6 +67,8 @@ pub const TARGETS: [(&str, Target); 22] = [
     ("cache_updates", cache_updates),
     ("proxy_messages", proxy_messages),
     ("kv_event_batch", kv_event_batch),
+    ("kv_event_listener", kv_event_listener),
+    ("kv_event_publisher", kv_event_publisher),
 ];
 
 /// The body of `POST /v1/chat/completions`.
