@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 import tritonclient.grpc as triton
-from grpc_tools import protoc
 
+from support.cache_messages import cache_messages
 from support.processes import START_S, InflightProcess
 from support.servers import Start
 from support.triton import MODEL, inputs, tensor
 
-PROTO = Path(__file__).parents[2] / "proto"
 PROMPT = list(range(1, 14))
 #: Of 1 to 12 in blocks of four, as Dynamo's tests have them.
 KEYS = [14643705804678351452, 4945711292740353085, 12583592247330656132]
@@ -25,15 +20,8 @@ REUSING = ("--tokens-per-block=4",)
 
 
 @pytest.fixture(scope="module")
-def messages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The messages, compiled as another router would."""
-    out = tmp_path_factory.mktemp("messages")
-    source = "inflight/v1/cache_state.proto"
-    assert protoc.main(["", f"--proto_path={PROTO}", f"--python_out={out}", str(PROTO / source)]) == 0
-    # The package `inflight` is ours: the module is found beside it.
-    sys.path.insert(0, str(out / "inflight" / "v1"))
-    yield importlib.import_module("cache_state_pb2")
-    sys.path.remove(str(out / "inflight" / "v1"))
+def messages() -> Any:
+    return cache_messages()
 
 
 class Watcher:

@@ -13,8 +13,10 @@ from reliability import (
     leavers,
     overload,
     reloads,
+    reports,
     sources,
     survivals,
+    watched_reports,
 )
 from reliability.report import Scenario
 
@@ -25,6 +27,8 @@ SCENARIOS: dict[str, Scenario] = {
     "departures": departures.run,
     "reloads": reloads.run,
     "sources": sources.run,
+    "reports": reports.run,
+    "watched-reports": watched_reports.run,
     "cuts": cuts.run,
     "overload": overload.run,
     "leavers": leavers.run,

@@ -213,6 +213,20 @@ class Publisher:
             self._socket.send_multipart([self.topic, self.number.to_bytes(8, "big"), payload])
         self.number += 1
 
+    def send(self, number: int) -> None:
+        """Sends a batch of the past again, where it is next."""
+        (payload,) = (payload for one, payload in self.past if one == number)
+        self.send_frames(number.to_bytes(8, "big"), payload)
+
+    def send_frames(self, *frames: bytes) -> None:
+        """Sends what may be no batch, under the topic."""
+        self._socket.send_multipart([self.topic, *frames])
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nobody can connect."""
+        return bool(self._socket.closed)
+
     def _answer(self) -> None:
         """Repeats the past to whoever asks, as vLLM does."""
         while not self._is_closed.is_set():

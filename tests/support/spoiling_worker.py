@@ -9,13 +9,17 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 INFERENCE = "/inference.GRPCInferenceService/"
 STREAM = f"{INFERENCE}ModelStreamInfer"
 FETCH = "/inflight.v1.ModelAssets/Fetch"
+WATCH = "/inflight.v1.CacheState/Watch"
 DESCRIBE = "/inflight.v1.ModelAssets/Describe"
 OPTIONS = (
     ("grpc.max_send_message_length", -1),
@@ -49,7 +53,7 @@ class SpoilingWorker:
         self._server: Any = None
         self._channel: Any = None
 
-    def __enter__(self) -> SpoilingWorker:
+    def __enter__(self) -> Self:
         self._channel = grpc.insecure_channel(self._worker, OPTIONS)
         self._start(0)
         return self
@@ -78,6 +82,17 @@ class SpoilingWorker:
                 time.sleep(0.05)
         self._server.start()
         self.address = f"127.0.0.1:{port}"
+
+    @property
+    def channel(self) -> Any:
+        """To the worker."""
+        return self._channel
+
+    def watch(self, method: str, request: bytes, context: Any) -> Iterator[bytes]:
+        """The worker's reports of its cache: here, one that has none."""
+        del method, request
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, "not in between")
+        raise AssertionError("`abort` raises")
 
     def unary(self, method: str, request: bytes, context: Any) -> bytes:
         """One response for one request."""
@@ -122,6 +137,10 @@ class _Handler(grpc.GenericRpcHandler):  # type: ignore[misc]
         if method == STREAM:
             return grpc.stream_stream_rpc_method_handler(
                 lambda requests, context: self._worker.stream(method, requests, context)
+            )
+        if method == WATCH:
+            return grpc.unary_stream_rpc_method_handler(
+                lambda request, context: self._worker.watch(method, request, context)
             )
         if method == FETCH:
             return grpc.unary_stream_rpc_method_handler(
