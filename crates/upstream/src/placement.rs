@@ -21,7 +21,7 @@ use inflight_routing::estimate::Estimates;
 use inflight_routing::expectation::{Expectations, Seconds};
 use inflight_routing::index::{Held, Index};
 use inflight_routing::split::{self, HandOvers};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 pub use self::ask::{BlockKeys, CacheQuery, FIRST_LEVEL, Prompts};
@@ -117,18 +117,14 @@ impl Placement {
         ask: &CacheQuery,
         seats: impl Iterator<Item = &'a Arc<Seat>> + Clone,
     ) -> Option<(usize, Placed)> {
-        let now = self.now();
-        let mut state = self.state.lock();
+        let (mut state, request, now) = self.look_up(ask);
         let State {
             index,
             expectations,
             estimates,
-            hand_overs,
             held,
             ..
         } = &mut *state;
-        index.find(&ask.keys, held);
-        let request = self.request(ask, hand_overs);
         let choice = choose::choose(&request, eligible(seats.clone()), held, expectations, now)?;
         let work = request.work(held.of(choice.server));
         let ticket = expectations.sent(choice.server, &work, now);
@@ -156,17 +152,8 @@ impl Placement {
         seats: &[Option<Arc<Seat>>],
         most: usize,
     ) -> Vec<(usize, Choice)> {
-        let now = self.now();
-        let mut state = self.state.lock();
-        let State {
-            index,
-            expectations,
-            hand_overs,
-            held,
-            ..
-        } = &mut *state;
-        index.find(&ask.keys, held);
-        let request = self.request(ask, hand_overs);
+        let (state, request, now) = self.look_up(ask);
+        let (held, expectations) = (&state.held, &state.expectations);
         let own = |seat: &&Arc<Seat>| std::ptr::eq(seat.placement(), self);
         let mut rest: Vec<(usize, &Arc<Seat>)> = seats
             .iter()
@@ -201,18 +188,14 @@ impl Placement {
         if !std::ptr::eq(seat.placement(), self) {
             return None;
         }
-        let now = self.now();
-        let mut state = self.state.lock();
+        let (mut state, request, now) = self.look_up(ask);
         let State {
             index,
             expectations,
             estimates,
-            hand_overs,
             held,
             ..
         } = &mut *state;
-        index.find(&ask.keys, held);
-        let request = self.request(ask, hand_overs);
         let expected = expected.filter(|choice| choice.server == seat.server());
         let is_checked =
             expected.is_some() && ask.is_checked() && !estimates.is_estimated(seat.server());
@@ -237,37 +220,32 @@ impl Placement {
         contexts: impl Iterator<Item = &'a Arc<Seat>> + Clone,
         others: impl Iterator<Item = &'a Arc<Seat>> + Clone,
     ) -> Option<bool> {
-        let now = self.now();
-        let mut state = self.state.lock();
-        let State {
-            index,
-            expectations,
-            hand_overs,
-            held,
-            ..
-        } = &mut *state;
-        index.find(&ask.keys, held);
+        let (state, request, now) = self.look_up(ask);
         let known = split::Known {
-            held,
-            expectations,
-            hand_overs,
+            held: &state.held,
+            expectations: &state.expectations,
+            hand_overs: &state.hand_overs,
             now,
         };
-        known.split_pays(
-            &self.request(ask, hand_overs),
-            eligible(contexts),
-            eligible(others),
-        )
+        known.split_pays(&request, eligible(contexts), eligible(others))
     }
 
-    fn request(&self, ask: &CacheQuery, hand_overs: &HandOvers) -> choose::Request {
-        choose::Request {
+    /// What is known, with what workers hold of a request's blocks in [`State::held`]; the request, as a choice sees it;
+    /// and when that is.
+    fn look_up(&self, ask: &CacheQuery) -> (MutexGuard<'_, State>, choose::Request, Seconds) {
+        let now = self.now();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        state.index.find(&ask.keys, &mut state.held);
+        let transfer = ask.is_transferred.then(|| state.hand_overs.token_s());
+        let request = choose::Request {
             tokens: ask.tokens,
             block_tokens: self.block_tokens.load(Ordering::Relaxed),
             is_urgent: ask.is_urgent,
             spares_streams: ask.spares_streams,
-            transfer: ask.is_transferred.then(|| hand_overs.token_s()),
-        }
+            transfer,
+        };
+        (guard, request, now)
     }
 
     fn now(&self) -> Seconds {
