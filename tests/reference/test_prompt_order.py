@@ -73,6 +73,41 @@ def test_priority_goes_before_length() -> None:
     assert order(engine(max_num_tokens=8), [[long, request(1, prompt(7, 4), 2)]]) == [0, 1]
 
 
+@pytest.mark.parametrize("priority", [0.5, 0.9])
+def test_who_waits_for_blocks_that_a_long_prompt_computes_waits_no_longer_than_it_must(
+    priority: float,
+) -> None:
+    """Short ones pass the long prompt all the time, and would pass who waits for it as well."""
+    given = NamedTensor("priority", "FP32", (1,), struct.pack("<f", priority))
+    long = prompt(1, 60)
+    arrivals = [[request(0, long, 2)], [request(1, [*long[:4], 9, 9], 2, tensors=[given])]]
+    arrivals += [[request(2 + key, prompt(7 + key, 5), 2, tensors=[given])] for key in range(30)]
+    assert order(engine(max_num_tokens=8), arrivals).index(1) <= 2
+
+
+def test_a_prompt_that_has_begun_is_passed_for_no_longer_whatever_the_priority() -> None:
+    urgent = NamedTensor("priority", "FP32", (1,), struct.pack("<f", 0.9))
+    arrivals = [[request(0, prompt(3, 40), 2)]]
+    arrivals += [[request(1 + key, prompt(7 + key, 7), 2, tensors=[urgent])] for key in range(40)]
+    # Those due before it have 40 tokens, and one iteration's that were planned when it was not due.
+    assert order(engine(max_num_tokens=8), arrivals).index(0) <= 7
+
+
+def test_what_nobody_waits_for_holds_up_nobody() -> None:
+    idle = NamedTensor("priority", "FP32", (1,), struct.pack("<f", 0.0))
+    arrivals = [
+        [request(0, prompt(1, 60), 2)],
+        [request(1, prompt(2, 60), 2, tensors=[idle]), request(2, prompt(3, 60), 2, tensors=[idle])],
+        [request(3, prompt(4, 5), 2)],
+    ]
+    assert order(engine(max_num_tokens=8), arrivals)[:2] == [3, 0]
+
+
+def test_choices_count_where_each_computes_the_prompt() -> None:
+    many = request(1, prompt(2, 10), 2, sampling={"num_return_sequences": 8})
+    assert order(engine(max_num_tokens=8, reuse=False), [[request(0, prompt(1, 40), 2), many]]) == [0, 1]
+
+
 def test_the_order_changes_no_token() -> None:
     token_ids, _ = expected("llama")
     prompts = [token_ids[:12], prompt(1, 40), token_ids[:3], prompt(2, 25)]
@@ -83,9 +118,9 @@ def test_the_order_changes_no_token() -> None:
 
 @given(st.lists(st.integers(0, 1000), max_size=60))
 def test_those_that_pass_a_prompt_have_at_most_its_tokens(lengths: list[int]) -> None:
-    queue, owners = WaitingQueue(), [SimpleNamespace(due=0) for _ in lengths]
+    queue, owners = WaitingQueue(), [SimpleNamespace(due=0, is_idle=False) for _ in lengths]
     for owner, tokens in zip(owners, lengths, strict=True):
-        queue.expect(owner, tokens)  # type: ignore[arg-type]
+        queue.set_due(owner, tokens)  # type: ignore[arg-type]
     for place, tokens in enumerate(lengths):
         passing = [
             later

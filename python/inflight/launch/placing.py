@@ -1,4 +1,4 @@
-"""What every worker of a topology is called and gets: ports and GPUs. Pure, and knows nothing of processes
+"""Assigns each worker of a topology its name, ports and GPUs. Pure, and knows nothing of processes
 and arguments.
 """
 

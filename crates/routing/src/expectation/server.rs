@@ -204,7 +204,7 @@ impl Server {
         })
     }
 
-    /// How many of those that wait have at most this number. A choice reads this several times, however many wait.
+    /// How many of those that wait have at most this number. Called several times a choice, so it does not walk the queue.
     fn waiting_up_to(&self, number: u64) -> usize {
         self.waiting.partition_point(|sent| sent.number <= number)
     }

@@ -98,7 +98,7 @@ impl Capability {
 /// The executor whose guides need a package that may be missing.
 const REFERENCE: &str = "reference";
 
-/// Whether `model` has `capability`, for those who do not say why not.
+/// Whether `model` has `capability`. Use [`lacks`] where the reason is shown.
 pub fn has(model: &ServedModel, capability: Capability) -> bool {
     match &model.protocol {
         Protocol::StepBatching => missing(model, capability).is_none(),

@@ -1,7 +1,8 @@
 //! The line of requests that wait for a place in the executor's batch, and how long a new one would wait.
 //!
 //! Pure: time is a value. Knows nothing of requests, only tickets; the registry says whose they are. Assumes what
-//! every executor does unless priorities say otherwise: the first to come starts first.
+//! executors do on the whole, unless priorities say otherwise: the first to come starts first. The reference executor
+//! lets short prompts pass long ones, within a bound.
 //!
 //! An executor may run fewer sequences than it has places, because its KV cache holds no more of this length.
 //! It does not say so. It shows in requests that have a place and get no row while others end: then only those

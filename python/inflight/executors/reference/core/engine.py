@@ -219,7 +219,9 @@ class Engine:
             return
         if sequence.unsent and request.streaming and not sequence.tells_of_the_prompt:
             iteration.output.append(sequence.tell(FinishReason.NOT_FINISHED))
-        self.handover.expect(state, phase)
+        fetch = self.handover.expect(state, phase)
+        if fetch is not None:
+            self._planner.fetch(sequence, fetch)
 
     def _settle(self) -> None:
         """Takes what other workers sent, and gives back what none has fetched."""

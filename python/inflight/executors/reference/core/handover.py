@@ -171,23 +171,23 @@ class Handover:
             return phase.reason
         return FinishReason.LENGTH if state.admitted.max_tokens < 2 else None
 
-    def expect(self, state: RequestState, phase: ContextPhase) -> None:
-        """Has the blocks of a request's prompt fetched once there is room for them, where that may be."""
+    def expect(self, state: RequestState, phase: ContextPhase) -> Fetch | None:
+        """The blocks of a request's prompt, to be fetched once there is room; None where that may not be."""
         [sequence] = state.unfinished
         offer = phase.offer
         if offer is None or sequence.tells_of_the_prompt:
-            return  # nothing is held, or every token must be computed here
+            return None  # nothing is held, or every token must be computed here
         problem = self._problem(sequence, phase, offer)
         if problem is None:
-            sequence.fetch = Fetch(offer, state.request.client_id)
-        else:
-            self.transfers.fallbacks[problem] += 1
-            _LOG.warning(
-                "kv blocks not fetched reason=%s client_id=%d tokens=%d",
-                problem,
-                state.request.client_id,
-                offer.tokens,
-            )
+            return Fetch(offer, state.request.client_id)
+        self.transfers.fallbacks[problem] += 1
+        _LOG.warning(
+            "kv blocks not fetched reason=%s client_id=%d tokens=%d",
+            problem,
+            state.request.client_id,
+            offer.tokens,
+        )
+        return None
 
     def _problem(self, sequence: SequenceState, phase: ContextPhase, offer: Offer) -> str | None:
         """Why blocks are not asked for."""

@@ -17,7 +17,7 @@ from .drafts import Checks
 from .fetches import Fetch
 from .lanes import NO_LANE_ROWS, LaneRows, Lanes
 from .pace import Pace
-from .queue import WaitingQueue, rank
+from .queue import WaitingQueue, due
 from .reuse import NO_MATCH
 from .runner import KNOWN, Chunk, Probe, Work
 from .sequence import SequenceState
@@ -75,9 +75,14 @@ class Planner:
         """Queues a new sequence."""
         self._hash(sequence)
         if sequence.owner.due is None:
-            self.waiting.expect(sequence.owner, self._to_compute(sequence))
+            self.waiting.set_due(sequence.owner, self._to_compute(sequence))
         self.waiting.push(sequence)
         (self._idle if sequence.owner.is_idle else self._clients).add(sequence.key)
+
+    def fetch(self, sequence: SequenceState, fetch: Fetch) -> None:
+        """What the prompt of the sequence pushed last needs comes from another worker."""
+        self.waiting.hurry(sequence, self._to_compute(sequence))
+        sequence.fetch = fetch
 
     def remove(self, sequence: SequenceState) -> None:
         """Takes out a sequence that has ended."""
@@ -268,7 +273,8 @@ class Planner:
             ending=one.ending,
             is_idle=one.owner.is_idle,
             arriving=one.fetch is not None,
-            rank=rank(one) if one.context_left else (),
+            priority=one.owner.admitted.extras.priority,
+            due=due(one),
         )
         if one.beams is not None and not one.context_left:
             held = len({block for table in one.all_tables for block in table.blocks})
@@ -302,7 +308,7 @@ class Planner:
     def _candidates(self, looked_at: dict[int, SequenceState]) -> Iterator[scheduler.Waiting]:
         """The queue in order, with what each finds in the cache; made as far as it is asked for."""
         size = self.pool.tokens_per_block
-        computing: set[bytes] | None = None
+        computing: dict[bytes, int] | None = None
         is_idle = False
         for one in self.waiting:
             if computing is None:
@@ -312,13 +318,14 @@ class Planner:
                 is_idle = True
                 computing |= self._computing(is_idle=True)
             one.match = NO_MATCH
-            deferred = False
+            behind = -1
             if self.pool.reuses and not one.tells_of_the_prompt:
                 one.match = self.pool.match(
                     one.owner.cache_tokens(one.context), one.hashes, one.owner.cache_root
                 )
                 found = len(one.match.blocks)
-                deferred = found < (len(one.context) - 1) // size and one.hashes[found] in computing
+                if found < (len(one.context) - 1) // size:
+                    behind = computing.get(one.hashes[found], -1)
             blocks = min(blocks_for(len(one.context), size), one.owner.admitted.blocks)
             if self.pool.cost(one.match, one.owner.admitted.blocks) > self.pool.num_blocks:
                 one.match = one.match.whole()
@@ -332,35 +339,38 @@ class Planner:
                 len(one.context) - one.match.tokens(size),
                 self.pool.cost(one.match, one.owner.admitted.blocks),
                 self.pool.cost(one.match, blocks),
-                deferred,
+                behind >= 0,
                 one.owner.is_idle,
                 fetches,
-                rank(one),
+                one.owner.admitted.extras.priority,
+                due(one),
+                behind,
             )
             # The caller admits this one before it asks for the next, unless this one must wait.
-            if not deferred:
-                computing.update(one.hashes)
+            if behind < 0:
+                computing.update(dict.fromkeys(one.hashes, one.key))
 
     def _to_compute(self, sequence: SequenceState) -> int:
-        """Tokens of a new sequence's context that are neither in the cache nor on their way."""
-        if sequence.fetch is not None:
-            return 0
-        if not self.pool.reuses or sequence.tells_of_the_prompt:
-            return len(sequence.context)
-        owner = sequence.owner
+        """Tokens of the prompts of a request that are not in the cache; ``sequence`` is its first."""
+        owner, tokens = sequence.owner, len(sequence.context)
+        if not self.pool.reuses:
+            return tokens * len(owner.unfinished)
+        if sequence.tells_of_the_prompt:
+            return tokens
         match = self.pool.match(owner.cache_tokens(sequence.context), sequence.hashes, owner.cache_root)
-        return len(sequence.context) - match.tokens(self.pool.tokens_per_block)
+        return tokens - match.tokens(self.pool.tokens_per_block)
 
     def _fetches(self, one: SequenceState) -> bool:
         """Whether a full block at least of its prompt is elsewhere and not here."""
         size = self.pool.tokens_per_block
         return one.fetch is not None and len(one.match.blocks) < len(one.prompt) // size
 
-    def _computing(self, *, is_idle: bool) -> set[bytes]:
-        """Blocks that sequences in flight are about to fill: idle ones, which may be given up, or others."""
+    def _computing(self, *, is_idle: bool) -> dict[bytes, int]:
+        """Blocks that sequences in flight are about to fill, and which one does: idle ones, which may be
+        given up, or others."""
         size = self.pool.tokens_per_block
         return {
-            content
+            content: one.key
             for one in self._others.values()
             # What comes from elsewhere may not come.
             if one.context_left and one.table is not None and one.fetch is None

@@ -2,11 +2,12 @@
 
 Pure: values in, values out; owns the policy and no state. Knows nothing of tokens, arrays or threads.
 
-Generation goes first, one step each. What is left of the token budget goes to prompts by rank, begun or not,
-in chunks where one does not fit. Prompts for which nobody waits (the last priority) have no part of an
-iteration with a client's prompt, and of others only small chunks, so that a client who comes finds a short
-one. New sequences are admitted by rank, up to the first that does not fit: a large request is never overtaken
-for ever.
+Generation goes first, one step each. What is left of the token budget goes to prompts, in chunks where one
+does not fit. New sequences are admitted in the order of the queue, up to the first that does not fit: a
+large request is never overtaken for ever. A prompt that has begun is passed only by those in the queue that
+are due before it and of no lower priority, and by none that waits for what it computes. Prompts for which
+nobody waits (the last priority) have no part of an iteration with a client's prompt, and of others only
+small chunks, so that a client who comes finds a short one.
 
 Whether a sequence fits in the cache is the capacity policy, under TensorRT-LLM's names:
 
@@ -18,13 +19,12 @@ Whether a sequence fits in the cache is the capacity policy, under TensorRT-LLM'
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-#: What sorts before goes first.
-Rank = tuple[float, ...]
+#: When a prompt is due, by a count of the queue, and its key. What sorts before goes first.
+Due = tuple[int, int]
 
 
 class CapacitySchedulerPolicy(str, Enum):
@@ -75,8 +75,11 @@ class Waiting:
     is_idle: bool = False
     #: Its context comes from another worker: it needs blocks now, and no part of an iteration.
     fetches: bool = False
-    #: Its place in the order of prompts: see `queue`.
-    rank: Rank = ()
+    #: The highest goes first.
+    priority: float = 0.0
+    due: Due = (0, 0)
+    #: Where it is `deferred`, the sequence that computes it.
+    behind: int = -1
 
 
 @dataclass(slots=True)
@@ -104,8 +107,8 @@ class Active:
     is_idle: bool = False
     #: Its context is on its way from another worker: it holds its place and its blocks.
     arriving: bool = False
-    #: As of the `Waiting`; of the same rank, what has begun goes first.
-    rank: Rank = ()
+    priority: float = 0.0
+    due: Due = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,7 @@ class Schedule:
     """What the next iteration runs. Every admitted sequence is also in ``context``, unless it `fetches`."""
 
     admitted: tuple[int, ...] = ()
-    #: (key, tokens of the context to process now), by rank.
+    #: (key, tokens of the context to process now).
     context: tuple[tuple[int, int], ...] = ()
     generation: tuple[int, ...] = ()
     #: Youngest first.
@@ -148,7 +151,7 @@ def schedule(
 ) -> Schedule:
     """Plans one iteration.
 
-    ``active`` is in order of admission, ``waiting`` by rank, idle ones last, consumed only as far as needed.
+    ``active`` is in order of admission, ``waiting`` in that of the queue, consumed only as far as needed.
     Needs max_num_tokens to hold a generation step of max_batch_size sequences, so that generation never
     starves a prompt in flight, and every sequence alone to fit in the cache. ``prompt_tokens`` bounds what is
     processed of prompts, which then must be cut.
@@ -166,13 +169,14 @@ def schedule(
     prompts = _Prompts(budget, limits.idle_num_tokens, limits.enable_chunked_context)
     computing = [one for one in running if one.context_left and not one.arriving]
     idle = [one for one in computing if one.is_idle]
-    begun = deque(sorted((one for one in computing if not one.is_idle), key=lambda one: one.rank))
+    begun = {one.key: one for one in sorted(computing, key=lambda one: one.due) if not one.is_idle}
     admitted: list[int] = []
     room = limits.max_batch_size - steady.count - len(running)
     # What was just paused must not be replaced by something else in the same breath.
     for candidate in waiting if not paused else ():
-        while begun and begun[0].rank <= candidate.rank:
-            one = begun.popleft()
+        before = [one for one in begun.values() if _goes_before(one, candidate)]
+        for one in before:
+            del begun[one.key]
             prompts.take(one.key, one.context_left)
         if not room or (prompts.budget <= 0 and not candidate.fetches):
             break
@@ -204,7 +208,7 @@ def schedule(
         admitted.append(candidate.key)
         room -= 1
         free_blocks -= blocks
-    for one in begun:
+    for one in begun.values():
         prompts.take(one.key, one.context_left)
     prompts.take_idle(idle)
     budget = prompts.budget
@@ -219,6 +223,13 @@ def schedule(
             rows -= checked if one.drafts_are_rows else 0
     generation = tuple(one.key for one in generating)
     return Schedule(tuple(admitted), tuple(prompts.context), generation, paused, tuple(drafts))
+
+
+def _goes_before(begun: Active, candidate: Waiting) -> bool:
+    """Whether a prompt that has begun is not passed by one in the queue."""
+    if candidate.is_idle or (candidate.deferred and candidate.behind == begun.key):
+        return True
+    return begun.due <= candidate.due or begun.priority > candidate.priority
 
 
 @dataclass(slots=True)
