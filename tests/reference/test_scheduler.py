@@ -70,6 +70,13 @@ LIMITS = Limits(max_batch_size=4, max_num_tokens=10)
             id="of prompts in flight, too, the first by rank goes first",
         ),
         pytest.param(
+            [Waiting(3, 5, 1, due=(1, 0), behind=2), Waiting(4, 5, 1, due=(1, 1))],
+            [Active(2, 16, due=(2, 0))],
+            9,
+            Schedule((), ((2, 10),)),
+            id="nor do those that come after one that waits for it",
+        ),
+        pytest.param(
             [Waiting(3, 5, 10, due=(1, 0))],
             [Active(2, 16, due=(2, 0))],
             9,
@@ -183,8 +190,8 @@ def test_without_chunks_a_prompt_waits_for_room() -> None:
     assert schedule(waiting, [Active(1, 0)], 9, limits) == Schedule((3,), ((3, 9),), (1,))
 
 
-def test_what_is_deferred_lets_others_pass() -> None:
-    waiting = [Waiting(2, 3, 1, deferred=True), Waiting(3, 3, 1)]
+def test_who_waits_for_blocks_lets_others_pass() -> None:
+    waiting = [Waiting(2, 3, 1, behind=1), Waiting(3, 3, 1)]
     assert schedule(waiting, [Active(1, 5)], 9, LIMITS) == Schedule((3,), ((1, 5), (3, 3)), ())
 
 
@@ -345,7 +352,7 @@ def idle(key: int, tokens: int) -> Waiting:
             id="what has begun goes before what waits",
         ),
         pytest.param(
-            [Waiting(4, 3, 1, deferred=True), idle(3, 9)],
+            [Waiting(4, 3, 1, behind=2), idle(3, 9)],
             [Active(1, 3, is_idle=True)],
             Schedule((3,), ((1, 3), (3, 1))),
             id="a client who waits for a block that is computed leaves the iteration",

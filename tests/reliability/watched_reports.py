@@ -93,7 +93,7 @@ def doubled(one: Watching) -> None:
 
 
 def garbled(one: Watching) -> None:
-    """A batch is no MessagePack."""
+    """A batch is not MessagePack."""
     one.publisher.publish(payload=b"\xc1\x00")
 
 

@@ -318,14 +318,14 @@ class Planner:
                 is_idle = True
                 computing |= self._computing(is_idle=True)
             one.match = NO_MATCH
-            behind = -1
+            behind = None
             if self.pool.reuses and not one.tells_of_the_prompt:
                 one.match = self.pool.match(
                     one.owner.cache_tokens(one.context), one.hashes, one.owner.cache_root
                 )
                 found = len(one.match.blocks)
                 if found < (len(one.context) - 1) // size:
-                    behind = computing.get(one.hashes[found], -1)
+                    behind = computing.get(one.hashes[found])
             blocks = min(blocks_for(len(one.context), size), one.owner.admitted.blocks)
             if self.pool.cost(one.match, one.owner.admitted.blocks) > self.pool.num_blocks:
                 one.match = one.match.whole()
@@ -339,15 +339,14 @@ class Planner:
                 len(one.context) - one.match.tokens(size),
                 self.pool.cost(one.match, one.owner.admitted.blocks),
                 self.pool.cost(one.match, blocks),
-                behind >= 0,
+                behind,
                 one.owner.is_idle,
                 fetches,
                 one.owner.admitted.extras.priority,
                 due(one),
-                behind,
             )
             # The caller admits this one before it asks for the next, unless this one must wait.
-            if behind < 0:
+            if behind is None:
                 computing.update(dict.fromkeys(one.hashes, one.key))
 
     def _to_compute(self, sequence: SequenceState) -> int:

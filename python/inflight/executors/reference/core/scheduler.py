@@ -69,8 +69,8 @@ class Waiting:
     most_blocks: int
     #: For its context alone.
     context_blocks: int = 0
-    #: What it needs is being computed by a sequence in flight: it waits, and others may pass.
-    deferred: bool = False
+    #: The sequence in flight that computes what it needs: it waits, and others may pass.
+    behind: int | None = None
     #: Nobody waits for its answer.
     is_idle: bool = False
     #: Its context comes from another worker: it needs blocks now, and no part of an iteration.
@@ -78,8 +78,6 @@ class Waiting:
     #: The highest goes first.
     priority: float = 0.0
     due: Due = (0, 0)
-    #: Where it is `deferred`, the sequence that computes it.
-    behind: int = -1
 
 
 @dataclass(slots=True)
@@ -180,7 +178,7 @@ def schedule(
             prompts.take(one.key, one.context_left)
         if not room or (prompts.budget <= 0 and not candidate.fetches):
             break
-        if candidate.deferred:
+        if candidate.behind is not None:
             continue
         if candidate.fetches:
             if candidate.most_blocks > free_blocks:
@@ -227,7 +225,7 @@ def schedule(
 
 def _goes_before(begun: Active, candidate: Waiting) -> bool:
     """Whether a prompt that has begun is not passed by one in the queue."""
-    if candidate.is_idle or (candidate.deferred and candidate.behind == begun.key):
+    if candidate.is_idle or candidate.behind == begun.key:
         return True
     return begun.due <= candidate.due or begun.priority > candidate.priority
 

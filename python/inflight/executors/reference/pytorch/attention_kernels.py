@@ -319,7 +319,7 @@ def _heads_together(shape: Shape, padded: int, element_size: int, tiles: int) ->
     """Query heads that a program computes: keys and values are read once for all of them.
 
     In 16 bits, with 128 numbers a head, two are 1.2 to 1.3 times as fast as one on an H200, and four are
-    slower than two. With more numbers a head, or 32 bits, there are no registers for two.
+    slower than two. More numbers a head, or 32 bits, leave too few registers for two.
     """
     shared = shape.heads // shape.kv_heads
     fits = shared % 2 == 0 and padded <= 128 and element_size == 2
