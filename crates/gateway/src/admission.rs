@@ -279,7 +279,7 @@ mod tests {
     use std::net::SocketAddr;
 
     use super::*;
-    use crate::client::{Addresses, Connection, Held};
+    use crate::client::{Addresses, ClientConnection, Held};
 
     #[test]
     fn requests_over_the_limit_get_429_and_a_place_comes_free() {
@@ -310,13 +310,16 @@ mod tests {
         admission.hold(&mut two, 4 * BODY_UNIT).unwrap();
     }
 
-    fn connection(peer: &str, addresses: &Arc<Addresses>) -> Arc<Connection> {
+    fn connection(peer: &str, addresses: &Arc<Addresses>) -> Arc<ClientConnection> {
         let client = SocketAddr::new(peer.parse().unwrap(), 1);
-        Arc::new(Connection::new(client, addresses))
+        Arc::new(ClientConnection::new(client, addresses))
     }
 
     /// As many requests of `connection` as are admitted.
-    fn fill(admission: &Admission, connection: &Arc<Connection>) -> Vec<(Arc<Client>, Admitted)> {
+    fn fill(
+        admission: &Admission,
+        connection: &Arc<ClientConnection>,
+    ) -> Vec<(Arc<Client>, Admitted)> {
         let mut held = Vec::new();
         loop {
             let client = Client::new(Arc::clone(connection));
@@ -367,7 +370,7 @@ mod tests {
     fn large_bodies_leave_room_for_small_ones() {
         let addresses = Arc::new(Addresses::default());
         let admission = Admission::new(1, 1, 512 << 20);
-        let body = |connection: &Arc<Connection>| {
+        let body = |connection: &Arc<ClientConnection>| {
             BodyMemory::of(Some(&Client::new(Arc::clone(connection))))
         };
         let mut slow = Vec::new();

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 
 use self::held::{Held, Ran};
 use crate::batches::Batches;
-use crate::client::{Addresses, Connection};
+use crate::client::{Addresses, ClientConnection};
 use crate::state::AppState;
 
 /// How often leases are renewed, and others' looked at.
@@ -39,7 +39,7 @@ pub(crate) struct Runner {
     /// This process, among those that share the store.
     holder: i64,
     /// Where lines seem to come from.
-    connection: Arc<Connection>,
+    connection: Arc<ClientConnection>,
     held: Vec<Held>,
     /// Whose turn it is.
     turn: usize,
@@ -60,7 +60,10 @@ impl Runner {
             state,
             batches,
             holder: rand::random_range(1..i64::MAX),
-            connection: Arc::new(Connection::new(nowhere, &Arc::new(Addresses::default()))),
+            connection: Arc::new(ClientConnection::new(
+                nowhere,
+                &Arc::new(Addresses::default()),
+            )),
             held: Vec::new(),
             turn: 0,
             lines: JoinSet::new(),

@@ -103,7 +103,7 @@ pub(crate) fn group(peer: IpAddr) -> IpAddr {
 
 /// A client's connection.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct ClientConnection {
     pub(crate) peer: IpAddr,
     /// With the peer's address, what identifies the connection.
     port: u16,
@@ -119,7 +119,7 @@ pub(crate) struct Connection {
     pub(crate) closing: tokio::sync::Notify,
 }
 
-impl Connection {
+impl ClientConnection {
     /// A connection that has just been accepted.
     pub(crate) fn new(client: SocketAddr, addresses: &Arc<Addresses>) -> Self {
         let peer = client.ip();
@@ -160,13 +160,13 @@ impl Connection {
         self.is_http2.load(Ordering::Relaxed)
     }
 
-    /// See [`Connection::set_surplus`].
+    /// See [`ClientConnection::set_surplus`].
     pub(crate) fn is_surplus(&self) -> bool {
         self.is_surplus.load(Ordering::Relaxed)
     }
 }
 
-impl Drop for Connection {
+impl Drop for ClientConnection {
     fn drop(&mut self) {
         if let Some((group, held)) = &self.address {
             self.addresses.leave(*group, held);
@@ -209,13 +209,13 @@ struct KeyUse {
 /// One request of a client, open for as long as this lives.
 #[derive(Debug)]
 pub(crate) struct Client {
-    connection: Arc<Connection>,
+    connection: Arc<ClientConnection>,
     key: OnceLock<KeyUse>,
 }
 
 impl Client {
     /// A request that arrives on `connection`.
-    pub(crate) fn new(connection: Arc<Connection>) -> Arc<Self> {
+    pub(crate) fn new(connection: Arc<ClientConnection>) -> Arc<Self> {
         let client = Self {
             connection,
             key: OnceLock::new(),
@@ -248,7 +248,7 @@ impl Client {
 
     /// Whose requests it may stop.
     pub(crate) fn caller(&self) -> Caller {
-        let Connection { peer, port, .. } = *self.connection;
+        let ClientConnection { peer, port, .. } = *self.connection;
         match self.owner() {
             Owner(Some(key)) => Caller::Key(Key(key)),
             Owner(None) if peer.to_canonical().is_loopback() => Caller::ThisMachine,
@@ -257,7 +257,7 @@ impl Client {
     }
 
     /// The connection that the request came on.
-    pub(crate) fn connection(&self) -> &Connection {
+    pub(crate) fn connection(&self) -> &ClientConnection {
         &self.connection
     }
 
@@ -361,15 +361,15 @@ fn now_ms() -> u64 {
 mod tests {
     use super::*;
 
-    fn connection(peer: &str, addresses: &Arc<Addresses>) -> Arc<Connection> {
+    fn connection(peer: &str, addresses: &Arc<Addresses>) -> Arc<ClientConnection> {
         let client = SocketAddr::new(peer.parse().unwrap(), 1);
-        Arc::new(Connection::new(client, addresses))
+        Arc::new(ClientConnection::new(client, addresses))
     }
 
     #[test]
     fn a_key_a_machine_or_a_connection_may_stop_requests() {
         let of = |client: &str, key: Option<&Arc<Held>>| {
-            let connection = Connection::new(client.parse().unwrap(), &Arc::default());
+            let connection = ClientConnection::new(client.parse().unwrap(), &Arc::default());
             let client = Client::new(Arc::new(connection));
             if let Some(key) = key {
                 client.has_key(key, None);

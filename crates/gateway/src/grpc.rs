@@ -22,7 +22,7 @@ use inflight_upstream::trace::EntryPoint;
 use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use crate::client::{Addresses, Client, Connection};
+use crate::client::{Addresses, Client, ClientConnection};
 use crate::error;
 use crate::middleware::RequestContext;
 use crate::requests::{Witnessed, shortened};
@@ -171,7 +171,7 @@ impl Service {
     /// The caller. Counted for the call alone: gRPC's own limits bound a connection.
     fn client(&self, extensions: &Extensions) -> Option<Arc<Client>> {
         let info = extensions.get::<TcpConnectInfo>()?;
-        let connection = Connection::new(info.remote_addr()?, &self.addresses);
+        let connection = ClientConnection::new(info.remote_addr()?, &self.addresses);
         Some(Client::new(Arc::new(connection)))
     }
 }

@@ -32,7 +32,7 @@ const UNKNOWN: u64 = u64::MAX;
 
 /// A worker that a request was sent to.
 #[derive(Clone, Debug)]
-pub(crate) struct Sending {
+pub(crate) struct SentTo {
     pub(crate) worker: Arc<str>,
     /// Since the request's arrival.
     pub(crate) at: Duration,
@@ -83,7 +83,7 @@ pub(crate) struct Facts {
     /// In microseconds.
     first_output: AtomicU64,
     /// One, but for requests that moved.
-    sendings: Mutex<SmallVec<[Sending; 1]>>,
+    servers: Mutex<SmallVec<[SentTo; 1]>>,
     end: OnceLock<End>,
 }
 
@@ -105,7 +105,7 @@ impl Facts {
             prompt_tokens: AtomicU64::new(UNKNOWN),
             completion_tokens: AtomicU64::new(0),
             first_output: AtomicU64::new(UNKNOWN),
-            sendings: Mutex::default(),
+            servers: Mutex::default(),
             end: OnceLock::new(),
         }
     }
@@ -131,8 +131,8 @@ impl Facts {
     }
 
     /// The workers that had it, in their order.
-    pub(crate) fn sendings(&self) -> SmallVec<[Sending; 1]> {
-        self.sendings.lock().clone()
+    pub(crate) fn servers(&self) -> SmallVec<[SentTo; 1]> {
+        self.servers.lock().clone()
     }
 
     /// `None`: it is open.
@@ -247,12 +247,12 @@ pub(crate) struct OpenFacts {
 impl OpenFacts {
     /// It was sent to this worker, `because` of what was wrong with the one before.
     pub(crate) fn sent(&self, worker: &Arc<str>, because: Option<&'static str>) {
-        let sending = Sending {
+        let sent = SentTo {
             worker: Arc::clone(worker),
             at: self.facts.age(),
             because,
         };
-        self.facts.sendings.lock().push(sending);
+        self.facts.servers.lock().push(sent);
     }
 
     /// Its prompt has so many tokens.
@@ -294,7 +294,7 @@ impl Drop for OpenFacts {
     fn drop(&mut self) {
         self.list.open.lock().remove(self.key);
         let facts = Arc::clone(&self.facts);
-        match self.facts.sendings.lock().is_empty() {
+        match self.facts.servers.lock().is_empty() {
             true => push(&self.list.refused, MOST_REFUSED, facts),
             false => push(&self.list.ended, MOST_ENDED, facts),
         }
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(ended[0].completion_tokens(), Some(4));
         assert_eq!(ended[0].first_output(), Some(Duration::from_millis(2)));
         assert_eq!(ended[0].end().unwrap().finish, "stop");
-        assert_eq!(&*ended[0].sendings()[0].worker, "a:1");
+        assert_eq!(&*ended[0].servers()[0].worker, "a:1");
     }
 
     #[test]

@@ -35,7 +35,7 @@ use tokio::sync::watch;
 use self::connections::{Connections, idle};
 use self::delivery::{DeliveredBody, StreamExecutor};
 use self::socket::{GuardedSocket, Protocol};
-use crate::client::{Addresses, Client, Connection};
+use crate::client::{Addresses, Client, ClientConnection};
 
 /// Where clients connect, and how.
 #[derive(Debug)]
@@ -157,7 +157,7 @@ pub(crate) async fn serve<L: Listener>(
                 continue;
             }
         };
-        let client = Arc::new(Connection::new(peer, &addresses));
+        let client = Arc::new(ClientConnection::new(peer, &addresses));
         if is_full && !open.shed() {
             open.mark_surplus(&client);
         }
@@ -239,7 +239,7 @@ struct Builders {
 /// A connection whose stream is still plain bytes.
 struct Accepted<H> {
     hang_up: H,
-    client: Arc<Connection>,
+    client: Arc<ClientConnection>,
     limits: ConnectionLimits,
     last_answers: Arc<AtomicBool>,
     draining: watch::Receiver<Drain>,
@@ -302,7 +302,7 @@ impl<H: Ending> Accepted<H> {
 /// `last_answers`, HTTP/1.1 clients are asked to close the connection.
 fn counted<S, F>(
     service: S,
-    client: &Arc<Connection>,
+    client: &Arc<ClientConnection>,
     last_answers: &Arc<AtomicBool>,
 ) -> impl Service<
     Request<Incoming>,
@@ -348,7 +348,7 @@ enum End {
 async fn attend<C: GracefulConnection>(
     connection: C,
     hang_up: &impl Ending,
-    client: &Connection,
+    client: &ClientConnection,
     limits: ConnectionLimits,
     draining: watch::Receiver<Drain>,
 ) where
@@ -379,7 +379,7 @@ async fn attend<C: GracefulConnection>(
 /// Resolves with the first reason to end the connection.
 async fn reason(
     hang_up: &impl Ending,
-    client: &Connection,
+    client: &ClientConnection,
     limits: ConnectionLimits,
     mut draining: watch::Receiver<Drain>,
 ) -> End {
@@ -399,7 +399,7 @@ async fn reason(
 
 /// Resolves when a connection may be notified that the server ends. Over HTTP/1.1 an idle connection can only be cut,
 /// perhaps under a request that is on its way.
-async fn farewell(client: &Connection, draining: &mut watch::Receiver<Drain>) {
+async fn farewell(client: &ClientConnection, draining: &mut watch::Receiver<Drain>) {
     let is_leisurely = match draining.wait_for(|drain| *drain != Drain::No).await {
         Ok(drain) => *drain == Drain::Leisurely,
         Err(_) => return,
@@ -424,7 +424,7 @@ async fn left(hang_up: &impl Ending) {
 }
 
 /// Resolves when `client` has had [`GOODBYE`] from now and from its last request.
-async fn idle_from_now(client: &Connection) {
+async fn idle_from_now(client: &ClientConnection) {
     tokio::time::sleep(GOODBYE).await;
     idle(client, GOODBYE).await;
 }

@@ -10,7 +10,7 @@ pub(crate) mod details;
 mod generated;
 pub(crate) mod logprobs;
 pub(crate) mod messages;
+pub(crate) mod prompts_mover;
 pub(crate) mod record;
 pub(crate) mod responses;
-pub(crate) mod resumption;
 pub(crate) mod whole;

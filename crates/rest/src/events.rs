@@ -38,7 +38,7 @@ pub(crate) enum Next {
 }
 
 /// The responses to one request, checked for their end.
-pub(crate) struct Responses<S> {
+pub(crate) struct CheckedResponses<S> {
     stream: Pin<Box<S>>,
     /// Whether a response without outputs is written as well: that to a request which stops another one.
     shows_empty: bool,
@@ -48,7 +48,7 @@ pub(crate) struct Responses<S> {
     notes: fn(&S) -> HeaderMap,
 }
 
-impl<R: StreamedResponse, S: Stream<Item = Result<R, Status>>> Responses<S> {
+impl<R: StreamedResponse, S: Stream<Item = Result<R, Status>>> CheckedResponses<S> {
     pub(crate) fn new(stream: S, shows_empty: bool, notes: fn(&S) -> HeaderMap) -> Self {
         Self {
             stream: Box::pin(stream),
@@ -123,7 +123,7 @@ fn failure(response: &ResponseView<'_>) -> RestError {
 
 /// See the module.
 pub(crate) struct EventBody<S> {
-    responses: Responses<S>,
+    responses: CheckedResponses<S>,
     buffer: Vec<u8>,
     /// The size of the last frame: the next one will be like it.
     usual: usize,
@@ -134,7 +134,7 @@ pub(crate) struct EventBody<S> {
 impl<S> EventBody<S> {
     /// A body that begins with these events: the status of the response depends on the first. With none, the stream
     /// has ended.
-    pub(crate) fn new(first: Vec<u8>, responses: Responses<S>) -> Self {
+    pub(crate) fn new(first: Vec<u8>, responses: CheckedResponses<S>) -> Self {
         Self {
             responses,
             is_over: first.is_empty(),

@@ -17,7 +17,7 @@ use tonic::{Extensions, Request, Status};
 
 use crate::coding::Coding;
 use crate::error::RestError;
-use crate::events::{EventBody, Form, Next, Responses};
+use crate::events::{CheckedResponses, EventBody, Form, Next};
 use crate::json::{PARAMETER, not_json};
 use crate::reflect::to_json;
 use crate::route::{ModelRef, Route};
@@ -357,7 +357,7 @@ async fn start<U: Upstream>(
     upstream: &U,
     call: &Call,
     model: &ModelRef,
-) -> Result<Responses<U::Responses>, RestError> {
+) -> Result<CheckedResponses<U::Responses>, RestError> {
     let metadata = metadata(upstream, call, model).await?;
     let (named, body) = (model.clone(), call.body.clone());
     let work = move || generate::parse(&named, &metadata, &body);
@@ -372,7 +372,7 @@ async fn start<U: Upstream>(
     }
     let is_stop = asks_to_stop(&message);
     let responses = upstream.start(call.request(message)).await?;
-    Ok(Responses::new(responses, is_stop, U::notes))
+    Ok(CheckedResponses::new(responses, is_stop, U::notes))
 }
 
 async fn generate_one<U: Upstream>(

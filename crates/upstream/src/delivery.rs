@@ -6,9 +6,9 @@
 //! whole, with the same seeds, so that the answer is the one that the first server would have given. A stream is
 //! final with its first output; an answer in one piece can begin anew until it is complete.
 //!
-//! Three kinds of requests are delivered: `Sending` (the gateway's APIs), and of KServe's `Beginning` (a stream) and `Call`
-//! (an answer in one piece). What has begun is moved by `Holding`, which asks `Survival` when, and one of two `Mover`s what
-//! is sent: `Resumption` (the gateway's APIs) and `Begun` (KServe's streams).
+//! Three kinds of requests are delivered: `Sending` (the gateway's APIs), and of KServe's `StreamStart` (a stream) and
+//! `UnaryCall` (an answer in one piece). What has begun is moved by `Holding`, which asks `Survival` when, and one of two
+//! `Mover`s what is sent: `PromptsMover` (the gateway's APIs) and `StreamMover` (KServe's streams).
 
 use std::any::Any;
 use std::pin::Pin;

@@ -1,8 +1,6 @@
 //! KServe's calls for many servers. Owns which server a call is for, and what a failure is in KServe's words; when a
 //! call goes to another server is `delivery`'s, and what calls say is their own.
 
-mod beginning;
-mod begun;
 mod call;
 mod failures;
 mod forward_stream;
@@ -12,6 +10,8 @@ mod prompt;
 mod responses;
 mod said;
 mod service;
+mod stream_mover;
+mod stream_start;
 mod timeout;
 
 use std::collections::HashMap;
@@ -26,7 +26,6 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tonic::{Request, Status};
 
-use self::beginning::Beginning;
 use self::call::CallSpec;
 pub use self::call::OpenCall;
 use self::failures::not_picked;
@@ -34,6 +33,7 @@ pub use self::forward_stream::ForwardStream;
 use self::prompt::{Prompt, text_bytes};
 use self::responses::{Responses, may_share};
 pub use self::service::ForwardCall;
+use self::stream_start::StreamStart;
 use super::delivery::{CallContext, ResumeLimits, deliver, ended};
 use super::ending::Ending;
 use super::slot::WorkerSlot;
@@ -88,7 +88,7 @@ impl Target {
 
 /// A request that is about to be sent.
 #[derive(Debug)]
-struct Prepared {
+struct PreparedCall {
     /// When it came.
     since: Instant,
     target: Target,
@@ -174,7 +174,7 @@ impl Forward {
             shares: !asks_to_stop(&message) && may_share(&message),
             ..CallSpec::stream(&message, &context, prepared.prompt.as_ref())
         };
-        let mut beginning = Beginning {
+        let mut beginning = StreamStart {
             forward: self,
             context: &context,
             message: &message,
@@ -197,7 +197,7 @@ impl Forward {
         &self,
         message: &ModelInferRequest,
         context: &mut CallContext,
-    ) -> Result<Prepared, Status> {
+    ) -> Result<PreparedCall, Status> {
         // A client's time runs while the gateway asks about its model.
         let since = context.since.unwrap_or_else(Instant::now);
         refuse_shared_memory(message)?;
@@ -208,7 +208,7 @@ impl Forward {
             Target::Any => self.prompt(message).await,
             Target::Same(_) => None,
         };
-        Ok(Prepared {
+        Ok(PreparedCall {
             since,
             target,
             prompt,

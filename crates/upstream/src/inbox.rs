@@ -16,7 +16,7 @@ use tonic::Code;
 
 /// What few deltas carry, boxed so that the others stay small.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct DeltaDetails {
+pub struct OutputDetails {
     /// The request failed, and why.
     pub error: Option<(Code, String)>,
     /// When a retry of the failed request may succeed; 0: not known.
@@ -41,24 +41,24 @@ pub struct DeltaDetails {
 
 /// New output of one choice.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Delta {
+pub struct ChoiceOutput {
     pub choice: u32,
-    /// The delta's tokens end here in [`Deltas::tokens`]; they begin where the delta before ended.
+    /// The delta's tokens end here in [`ChoiceOutputs::tokens`]; they begin where the delta before ended.
     pub tokens_end: usize,
     pub finish: FinishReason,
     /// Nothing more follows for the handle.
     pub last_of_handle: bool,
-    pub details: Option<Box<DeltaDetails>>,
+    pub details: Option<Box<OutputDetails>>,
 }
 
-/// Deltas and their tokens, in order of arrival.
+/// ChoiceOutputs and their tokens, in order of arrival.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Deltas {
-    pub list: Vec<Delta>,
+pub struct ChoiceOutputs {
+    pub list: Vec<ChoiceOutput>,
     pub tokens: Vec<i32>,
 }
 
-impl Deltas {
+impl ChoiceOutputs {
     /// Empties both and keeps their memory.
     pub fn clear(&mut self) {
         self.list.clear();
@@ -71,11 +71,11 @@ impl Deltas {
         tokens: &[i32],
         finish: FinishReason,
         last_of_handle: bool,
-        details: Option<Box<DeltaDetails>>,
+        details: Option<Box<OutputDetails>>,
     ) {
         self.tokens.extend_from_slice(tokens);
         let tokens_end = self.tokens.len();
-        // Deltas that wait together become one; their tokens stay apart.
+        // ChoiceOutputs that wait together become one; their tokens stay apart.
         if details.is_none()
             && let Some(last) = self.list.last_mut()
             && last.choice == choice
@@ -87,7 +87,7 @@ impl Deltas {
             last.last_of_handle = last_of_handle;
             return;
         }
-        self.list.push(Delta {
+        self.list.push(ChoiceOutput {
             choice,
             tokens_end,
             finish,
@@ -117,7 +117,7 @@ pub struct Arrived {
 
 #[derive(Debug, Default)]
 struct State {
-    deltas: Deltas,
+    deltas: ChoiceOutputs,
     notice: Option<Notice>,
     waker: Option<Waker>,
     /// When the oldest unread delta arrived; the newest where it gathers.
@@ -141,7 +141,7 @@ impl Inbox {
         tokens: &[i32],
         finish: FinishReason,
         last_of_handle: bool,
-        details: Option<Box<DeltaDetails>>,
+        details: Option<Box<OutputDetails>>,
         now: Instant,
     ) -> Option<Waker> {
         let mut state = self.state.lock();
@@ -171,7 +171,7 @@ impl Inbox {
     }
 
     /// Moves everything unread into `into`, which must be empty, or registers the task to be woken.
-    pub fn poll_take(&self, context: &mut Context<'_>, into: &mut Deltas) -> Poll<Arrived> {
+    pub fn poll_take(&self, context: &mut Context<'_>, into: &mut ChoiceOutputs) -> Poll<Arrived> {
         let mut state = self.state.lock();
         let notice = state.notice.take();
         if state.deltas.list.is_empty() {
@@ -221,7 +221,7 @@ mod tests {
         inbox.append(1, &[9], FinishReason::NotFinished, false, None, now);
         inbox.append(0, &[4], FinishReason::Length, true, None, now);
         assert_eq!(inbox.unread_since(), Some(now));
-        let mut deltas = Deltas::default();
+        let mut deltas = ChoiceOutputs::default();
         let waker = Waker::noop();
         assert!(
             inbox
@@ -243,7 +243,7 @@ mod tests {
         let count = Arc::new(Count(AtomicUsize::new(0)));
         let waker = Waker::from(Arc::clone(&count));
         let mut context = Context::from_waker(&waker);
-        let mut deltas = Deltas::default();
+        let mut deltas = ChoiceOutputs::default();
         let inbox = Inbox::default();
         inbox.gather();
         assert!(inbox.poll_take(&mut context, &mut deltas).is_pending());
@@ -254,9 +254,9 @@ mod tests {
             assert!(inbox.append(0, &[token], open, false, None, now).is_none());
         }
         assert_eq!(inbox.unread_since(), None);
-        let error = Some(Box::new(DeltaDetails {
+        let error = Some(Box::new(OutputDetails {
             error: Some((Code::Unavailable, String::new())),
-            ..DeltaDetails::default()
+            ..OutputDetails::default()
         }));
         assert!(inbox.append(0, &[], open, false, error, later).is_some());
         let arrived = Arrived {
@@ -282,7 +282,7 @@ mod tests {
         let inbox = Inbox::default();
         let now = Instant::now();
         let mut context = Context::from_waker(Waker::noop());
-        let mut deltas = Deltas::default();
+        let mut deltas = ChoiceOutputs::default();
         let mut take = || {
             deltas.clear();
             inbox.poll_take(&mut context, &mut deltas)
@@ -313,7 +313,7 @@ mod tests {
         let inbox = Inbox::default();
         let count = Arc::new(Count(AtomicUsize::new(0)));
         let waker = Waker::from(Arc::clone(&count));
-        let mut deltas = Deltas::default();
+        let mut deltas = ChoiceOutputs::default();
         let mut context = Context::from_waker(&waker);
         assert!(inbox.poll_take(&mut context, &mut deltas).is_pending());
         assert!(inbox.poll_take(&mut context, &mut deltas).is_pending());

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use super::handles::{Handle, Handles, Waiting};
-use super::inbox::{DeltaDetails, Inbox, Notice};
+use super::inbox::{Inbox, Notice, OutputDetails};
 use super::rpc;
 
 /// The sequences of a handle.
@@ -29,12 +29,12 @@ pub struct Sequences {
 
 /// What one response brings to the only sequence of a handle.
 #[derive(Debug)]
-pub struct Answer {
+pub struct SequenceOutput {
     pub tokens: Vec<i32>,
     pub finish: FinishReason,
     /// Nothing more follows for the handle.
     pub last: bool,
-    pub details: Option<Box<DeltaDetails>>,
+    pub details: Option<Box<OutputDetails>>,
 }
 
 /// Where the output of a handle goes.
@@ -73,9 +73,9 @@ impl Waiting for Recipient {
     }
 
     fn fail(&self, why: &Status, now: Instant) -> Option<Waker> {
-        let details = Some(Box::new(DeltaDetails {
+        let details = Some(Box::new(OutputDetails {
             error: Some((why.code(), why.message().to_owned())),
-            ..DeltaDetails::default()
+            ..OutputDetails::default()
         }));
         let reason = FinishReason::NotFinished;
         self.inbox
@@ -181,7 +181,7 @@ impl Registry {
     }
 
     /// Puts an answer into its inbox. Returns how many tokens went to an open handle.
-    pub fn deliver(&self, handle: Handle, answer: Answer, now: Instant) -> u64 {
+    pub fn deliver(&self, handle: Handle, answer: SequenceOutput, now: Instant) -> u64 {
         let mut open = self.handles.lock();
         let Some(entry) = open.get(handle) else {
             return 0;
@@ -206,7 +206,7 @@ impl Registry {
 }
 
 /// What the row carries beyond tokens; the common row carries nothing.
-fn details(row: &Row<'_>) -> Option<Box<DeltaDetails>> {
+fn details(row: &Row<'_>) -> Option<Box<OutputDetails>> {
     if row.error.is_none()
         && row.log_probs.is_none()
         && row.top_log_probs.is_none()
@@ -218,7 +218,7 @@ fn details(row: &Row<'_>) -> Option<Box<DeltaDetails>> {
     }
     // A worker may send megabytes, and clients may get to see it.
     let error = |error: &RowError| (error.code, rpc::abbreviated(&error.text).to_owned());
-    Some(Box::new(DeltaDetails {
+    Some(Box::new(OutputDetails {
         error: row.error.map(error),
         retry_after_ms: row.error.map_or(0, |error| error.retry_after_ms),
         log_probs: row.log_probs.map(<[f32]>::to_vec).unwrap_or_default(),
@@ -234,7 +234,7 @@ fn details(row: &Row<'_>) -> Option<Box<DeltaDetails>> {
         cached_tokens: row.cached_tokens,
         context_phase: row.context_phase.cloned(),
         prompt_log_probs: row.prompt_log_probs.cloned(),
-        ..DeltaDetails::default()
+        ..OutputDetails::default()
     }))
 }
 

@@ -72,7 +72,7 @@ struct Course {
     /// Of gRPC.
     code: Option<i32>,
     first_output: Option<Instant>,
-    generated: Option<Generated>,
+    generated: Option<GeneratedCounts>,
     error: Option<String>,
 }
 
@@ -109,7 +109,7 @@ impl Course {
 
 /// What was generated.
 #[derive(Clone, Debug)]
-pub struct Generated {
+pub struct GeneratedCounts {
     pub model: String,
     pub prompt_tokens: Option<u64>,
     pub completion_tokens: u64,
@@ -119,7 +119,7 @@ pub struct Generated {
 
 /// A request on its way to a server: the context that it carries.
 #[derive(Debug)]
-pub struct Sending {
+pub struct OutgoingTrace {
     pub context: TraceContext,
     since: Instant,
 }
@@ -170,25 +170,26 @@ impl Trace {
     }
 
     /// What the server receives to which the request is about to be sent.
-    pub fn sending(&self) -> Option<Sending> {
+    pub fn sending(&self) -> Option<OutgoingTrace> {
         let context = match self {
             Self::None => return None,
             Self::Passed(context) => TraceContext::clone(context),
             Self::Recorded(trace) => trace.context.child(),
         };
         let since = Instant::now();
-        Some(Sending { context, since })
+        Some(OutgoingTrace { context, since })
     }
 
     /// Notes that the request was sent to `server`, by KServe's `method`, `because` of what was wrong with the server before.
     pub fn sent(
         &self,
-        sending: Option<Sending>,
+        sending: Option<OutgoingTrace>,
         method: &'static str,
         server: &str,
         because: Option<RetryReason>,
     ) {
-        let (Self::Recorded(trace), Some(Sending { context, since })) = (self, sending) else {
+        let (Self::Recorded(trace), Some(OutgoingTrace { context, since })) = (self, sending)
+        else {
             return;
         };
         let attempt = Attempt {
@@ -264,7 +265,7 @@ impl Trace {
     }
 
     /// Notes what was generated.
-    pub fn generated(&self, generated: impl FnOnce() -> Generated) {
+    pub fn generated(&self, generated: impl FnOnce() -> GeneratedCounts) {
         self.note(|course| course.generated = Some(generated()));
     }
 

@@ -38,8 +38,8 @@ pub(crate) use cache_state::CacheStateService;
 pub(crate) use health::report as report_health;
 pub(crate) use models::{Common, ModelParts, Models};
 pub(crate) use speculative::DraftWorker;
-use stream::Connection;
 pub(crate) use stream::ResponseStream;
+use stream::StreamRequests;
 
 /// How long an answer waits for its header about the load; then it reports the last iteration that is known.
 const LOOK_TIMEOUT: Duration = Duration::from_millis(100);
@@ -81,7 +81,7 @@ impl Service {
         peer: Option<std::net::SocketAddr>,
         trace: Option<TraceContext>,
     ) -> ResponseStream {
-        let connection = Connection::open(Arc::clone(&self.models), peer, trace);
+        let connection = StreamRequests::open(Arc::clone(&self.models), peer, trace);
         ResponseStream::of_one(connection, message)
     }
 
@@ -228,7 +228,8 @@ impl GrpcInferenceService for Service {
         request: Request<Streaming<wire::ModelInferRequest>>,
     ) -> Result<Response<ResponseStream>, Status> {
         let trace = self.models.call_trace(&request);
-        let connection = Connection::open(Arc::clone(&self.models), request.remote_addr(), trace);
+        let connection =
+            StreamRequests::open(Arc::clone(&self.models), request.remote_addr(), trace);
         let steps_of = request.metadata().get(names::STEPS_HEADER);
         if let Some(model) = steps_of.and_then(|model| model.to_str().ok()) {
             connection.bind_steps(model);

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use loom::thread;
 
-use super::inbox::{Deltas, Inbox, Notice};
+use super::inbox::{ChoiceOutputs, Inbox, Notice};
 use crate::step::FinishReason;
 
 type Arc<T> = std::sync::Arc<T>;
@@ -30,7 +30,7 @@ fn notify(inbox: &Inbox, notice: Notice) {
 fn read(inbox: &Inbox) -> (Vec<i32>, Vec<Notice>) {
     let (mut tokens, mut notices) = (Vec::new(), Vec::new());
     loop {
-        let mut deltas = Deltas::default();
+        let mut deltas = ChoiceOutputs::default();
         let arrived = crate::wait(|context| inbox.poll_take(context, &mut deltas));
         notices.extend(arrived.notice);
         assert_eq!(arrived.at.is_none(), deltas.list.is_empty());
@@ -68,7 +68,7 @@ pub fn a_notice_comes_once() {
     assert_eq!(tokens, [1]);
     if notices.is_empty() {
         // It came behind the last token, and waits.
-        let mut deltas = Deltas::default();
+        let mut deltas = ChoiceOutputs::default();
         let arrived = crate::wait(|context| inbox.poll_take(context, &mut deltas));
         notices.extend(arrived.notice);
     }
@@ -77,7 +77,7 @@ pub fn a_notice_comes_once() {
     let mut context = std::task::Context::from_waker(&waker);
     assert!(
         inbox
-            .poll_take(&mut context, &mut Deltas::default())
+            .poll_take(&mut context, &mut ChoiceOutputs::default())
             .is_pending()
     );
 }
@@ -87,7 +87,7 @@ pub fn a_notice_wakes() {
     let inbox = Arc::new(Inbox::default());
     let other = Arc::clone(&inbox);
     let notifies = thread::spawn(move || notify(&other, Notice::Silent));
-    let mut deltas = Deltas::default();
+    let mut deltas = ChoiceOutputs::default();
     let arrived = crate::wait(|context| inbox.poll_take(context, &mut deltas));
     assert_eq!((arrived.at, arrived.notice), (None, Some(Notice::Silent)));
     notifies.join().unwrap();

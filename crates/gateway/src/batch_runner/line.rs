@@ -18,7 +18,7 @@ use inflight_upstream::table::NoModel;
 use serde_json::value::RawValue;
 
 use crate::api_key::Key;
-use crate::client::{Client, Connection};
+use crate::client::{Client, ClientConnection};
 use crate::error;
 use crate::handlers::locate::named_model;
 use crate::handlers::{chat, completions, embeddings, messages, responses};
@@ -60,7 +60,7 @@ pub(super) enum Next {
 }
 
 /// The client of a line: the holder of the batch's key, whose limits count.
-pub(super) fn client(connection: &Arc<Connection>, key: Option<Key>) -> Arc<Client> {
+pub(super) fn client(connection: &Arc<ClientConnection>, key: Option<Key>) -> Arc<Client> {
     let client = Client::new(Arc::clone(connection));
     if let Some(Key { held, quota, .. }) = key {
         client.has_key(&held, quota);

@@ -16,7 +16,7 @@ use crate::client::{Client, Owner};
 use crate::log::millis;
 use crate::query;
 use crate::quota::Rate;
-use crate::requests::{Facts, Sending};
+use crate::requests::{Facts, SentTo};
 use crate::state::AppState;
 
 /// Listed at once, of the open requests and of those that have ended.
@@ -199,10 +199,7 @@ fn open_request(facts: &Arc<Facts>) -> OpenRequest {
         id: facts.id.to_string(),
         route: facts.route,
         model: facts.model.to_string(),
-        worker: facts
-            .sendings()
-            .pop()
-            .map(|sending| sending.worker.to_string()),
+        worker: facts.servers().pop().map(|sent| sent.worker.to_string()),
         age_ms: millis(facts.age()),
         first_token_ms: facts.first_output().map(millis),
         prompt_tokens: facts.prompt_tokens(),
@@ -212,7 +209,7 @@ fn open_request(facts: &Arc<Facts>) -> OpenRequest {
 
 fn ended_request(facts: &Arc<Facts>) -> Option<EndedRequest> {
     let end = facts.end()?;
-    let sendings = facts.sendings();
+    let servers = facts.servers();
     let failure = end.failure.as_ref();
     let since_1970 = end.at.duration_since(UNIX_EPOCH).unwrap_or_default();
     Some(EndedRequest {
@@ -220,7 +217,7 @@ fn ended_request(facts: &Arc<Facts>) -> Option<EndedRequest> {
         route: facts.route,
         model: facts.model.to_string(),
         ended_s: since_1970.as_secs_f64(),
-        prepared_ms: sendings.first().map_or(0.0, |first| millis(first.at)),
+        prepared_ms: servers.first().map_or(0.0, |first| millis(first.at)),
         first_token_ms: facts.first_output().map(millis),
         total_ms: millis(end.total),
         prompt_tokens: facts.prompt_tokens(),
@@ -230,15 +227,15 @@ fn ended_request(facts: &Arc<Facts>) -> Option<EndedRequest> {
         status: Some(end.status).filter(|status| *status > 0),
         code: failure.and_then(|failure| failure.code),
         param: failure.and_then(|failure| failure.param.clone()),
-        workers: sendings.into_iter().map(visit).collect(),
+        workers: servers.into_iter().map(visit).collect(),
     })
 }
 
-fn visit(sending: Sending) -> Visit {
+fn visit(sent: SentTo) -> Visit {
     Visit {
-        address: sending.worker.to_string(),
-        sent_ms: millis(sending.at),
-        because: sending.because,
+        address: sent.worker.to_string(),
+        sent_ms: millis(sent.at),
+        because: sent.because,
     }
 }
 

@@ -33,7 +33,7 @@ const CALLS: usize = 32;
 
 /// A request whose inputs are token ids.
 #[derive(Debug)]
-struct Prepared {
+struct PreparedInputs {
     request: EmbeddingRequest,
     inputs: Vec<Vec<i32>>,
     name: String,
@@ -76,7 +76,7 @@ pub(crate) async fn create_embedding(
     Ok(response)
 }
 
-fn prepare(state: &Asking<'_>, body: &[u8]) -> Result<Prepared, ApiError> {
+fn prepare(state: &Asking<'_>, body: &[u8]) -> Result<PreparedInputs, ApiError> {
     let Parsed {
         mut request,
         ignored,
@@ -113,7 +113,7 @@ fn prepare(state: &Asking<'_>, body: &[u8]) -> Result<Prepared, ApiError> {
     state.metrics.tokenize_time.observe(spent);
     // Each worker's own model has this name among the models of all.
     let model = format!("{}:{}", entry.name, served.description.core_model_name);
-    Ok(Prepared {
+    Ok(PreparedInputs {
         request,
         inputs,
         name: entry.name.clone(),

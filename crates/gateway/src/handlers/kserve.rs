@@ -25,7 +25,7 @@ use crate::middleware::RequestContext;
 use crate::request_body::{self, RequestBody};
 use crate::requests::{Witnessed, shortened};
 use crate::state::AppState;
-use crate::stream::resumption::noted;
+use crate::stream::prompts_mover::noted;
 
 /// Any call of the API.
 pub(crate) async fn call(State(state): State<Arc<AppState>>, request: Request) -> Response {

@@ -15,7 +15,7 @@ use super::{chat, count, response};
 use crate::error::HttpError;
 use crate::state::AppState;
 use crate::stream::body::EventBody;
-use crate::stream::messages::{Answer, MessageWriter, whole};
+use crate::stream::messages::{MessageFacts, MessageWriter, whole};
 
 /// `POST /v1/messages`.
 pub(crate) async fn create_message(
@@ -72,9 +72,9 @@ fn named(error: ApiError) -> ApiError {
 }
 
 /// What the answer contains besides what the model generates.
-fn answer(prepared: &Prepared) -> Answer {
+fn answer(prepared: &Prepared) -> MessageFacts {
     let generation = &prepared.generation;
-    Answer {
+    MessageFacts {
         id: format!("msg_{:032x}", rand::random::<u128>()),
         model: generation.model.clone(),
         stop: generation.stop.clone(),

@@ -24,7 +24,7 @@ use crate::stream::active_request::ActiveRequest;
 use crate::stream::body::{EventBody, EventWriter};
 use crate::stream::chunks::ChunkWriter;
 use crate::stream::details::{AnswerDetails, Shape};
-use crate::stream::resumption::noted;
+use crate::stream::prompts_mover::noted;
 use crate::stream::whole;
 
 pub(crate) const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-inflight-ignored-fields");

@@ -1,5 +1,5 @@
 //! A prepared request that continues at another worker. Owns what is sent again; when that happens is
-//! `upstream`'s, and what was generated [`Resumption`]'s.
+//! `upstream`'s, and what was generated [`PromptsMover`]'s.
 
 use std::sync::Arc;
 
@@ -11,14 +11,14 @@ use super::dispatching::dispatch_prompts;
 use super::prepared::Prepared;
 use crate::middleware::RequestContext;
 use crate::state::AppState;
-use crate::stream::resumption::{Origin, Resumption};
+use crate::stream::prompts_mover::{Origin, PromptsMover};
 
 /// How the request continues at another worker, and when; `None`: it cannot.
-pub(super) fn resumption(
+pub(super) fn prompts_mover(
     state: &Arc<AppState>,
     prepared: &Arc<Prepared>,
     context: &RequestContext,
-) -> Option<(Resumption, Survival<ApiError>)> {
+) -> Option<(PromptsMover, Survival<ApiError>)> {
     let may_move = state.resume_limits.most > 0 || prepared.may_split();
     if !may_move || prepared.has_beams() {
         return None;
@@ -43,7 +43,7 @@ pub(super) fn resumption(
     };
     let metrics = state.metrics.upstream.resumes.clone();
     Some((
-        Resumption::new(origin, choices),
+        PromptsMover::new(origin, choices),
         Survival::new(way, state.resume_limits, metrics),
     ))
 }

@@ -12,7 +12,7 @@ use inflight_upstream::metrics::RetryReason;
 use super::arrival::Arrival;
 use super::dispatching::dispatch_prompts;
 use super::prepared::Prepared;
-use super::resuming::resumption;
+use super::resuming::prompts_mover;
 use crate::admission::Admitted;
 use crate::client::Owner;
 use crate::error;
@@ -111,8 +111,8 @@ impl Deliverable for Sending<'_> {
                     Some(requests) => record.listed(requests, self.context.route, &self.owner),
                     None => record,
                 };
-                let resumption = resumption(self.state, self.prepared, self.context);
-                let active = ActiveRequest::new(dispatched, choices, record, resumption);
+                let prompts_mover = prompts_mover(self.state, self.prepared, self.context);
+                let active = ActiveRequest::new(dispatched, choices, record, prompts_mover);
                 *none = Some(active);
             }
             (None, None) => return Err(ApiError::internal()),

@@ -41,7 +41,7 @@ const fn most_before(context: usize) -> usize {
 
 /// A clip, and the model that hears it.
 #[derive(Debug)]
-struct Prepared {
+struct PreparedClip {
     request: TranscriptionRequest,
     task: Task,
     samples: Arc<[f32]>,
@@ -56,7 +56,7 @@ struct Prepared {
     context: usize,
 }
 
-impl Prepared {
+impl PreparedClip {
     /// The samples of a window.
     fn window(&self) -> usize {
         (self.marks.window_s() * f64::from(RATE)) as usize
@@ -127,7 +127,7 @@ fn prepare(
     body: &[u8],
     boundary: String,
     task: Task,
-) -> Result<Prepared, ApiError> {
+) -> Result<PreparedClip, ApiError> {
     let (mut request, file) = form::read(body, boundary, task)?;
     let Located {
         entry,
@@ -160,7 +160,7 @@ fn prepare(
     );
     // Each worker's own model has this name among the models of all.
     let model = format!("{}:{}", entry.name, served.description.core_model_name);
-    Ok(Prepared {
+    Ok(PreparedClip {
         task,
         samples: samples.into(),
         name: entry.name.clone(),

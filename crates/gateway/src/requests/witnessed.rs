@@ -37,7 +37,7 @@ impl Witnessed {
     }
 
     fn fail(&self, status: u16, failure: Option<Failure>) {
-        let finish = match self.0.facts.sendings.lock().is_empty() {
+        let finish = match self.0.facts.servers.lock().is_empty() {
             true => "refused",
             false => "error",
         };

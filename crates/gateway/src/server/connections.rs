@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::client::Connection;
+use crate::client::ClientConnection;
 
 /// A connection younger than this, or idle for less, is not closed for another: its request may be on the
 /// way.
@@ -17,11 +17,11 @@ const SAFE: Duration = Duration::from_secs(1);
 /// All open connections.
 #[derive(Debug)]
 pub(super) struct Connections {
-    list: Mutex<HashMap<u64, Arc<Connection>>>,
+    list: Mutex<HashMap<u64, Arc<ClientConnection>>>,
     next: AtomicU64,
     limit: usize,
     /// Those that were accepted beyond the limit.
-    surplus: Mutex<Vec<Weak<Connection>>>,
+    surplus: Mutex<Vec<Weak<ClientConnection>>>,
 }
 
 /// A connection's entry; leaves the list when dropped.
@@ -48,7 +48,7 @@ impl Connections {
     }
 
     /// Marks a connection as one beyond the limit, until there is room again.
-    pub(super) fn mark_surplus(&self, connection: &Arc<Connection>) {
+    pub(super) fn mark_surplus(&self, connection: &Arc<ClientConnection>) {
         connection.set_surplus(true);
         let mut surplus = self.surplus.lock();
         surplus.retain(|other| other.strong_count() > 0);
@@ -56,7 +56,7 @@ impl Connections {
     }
 
     /// Adds a connection.
-    pub(super) fn add(self: &Arc<Self>, connection: Arc<Connection>) -> Listed {
+    pub(super) fn add(self: &Arc<Self>, connection: Arc<ClientConnection>) -> Listed {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.list.lock().insert(id, connection);
         let list = Arc::clone(self);
@@ -100,7 +100,7 @@ impl Drop for Listed {
 
 /// Resolves when `connection` has had no request for `limit`. A request costs no timer: the time is looked
 /// at when it may be up.
-pub(super) async fn idle(connection: &Connection, limit: Duration) {
+pub(super) async fn idle(connection: &ClientConnection, limit: Duration) {
     loop {
         let wait = match connection.idle_for() {
             None => limit,
@@ -118,9 +118,9 @@ mod tests {
     use super::*;
     use crate::client::{Addresses, Client};
 
-    fn connection() -> Arc<Connection> {
+    fn connection() -> Arc<ClientConnection> {
         let peer = "127.0.0.1:1".parse().unwrap();
-        Arc::new(Connection::new(peer, &Arc::new(Addresses::default())))
+        Arc::new(ClientConnection::new(peer, &Arc::new(Addresses::default())))
     }
 
     #[tokio::test]

@@ -10,20 +10,20 @@ use inflight_openai::{ApiError, FinishReason, Usage};
 use inflight_upstream::delivery::retry_reason;
 use inflight_upstream::dispatch::{Dispatched, OpenHandles};
 use inflight_upstream::holding::Holding;
-use inflight_upstream::inbox::{Deltas, Notice};
+use inflight_upstream::inbox::{ChoiceOutputs, Notice};
 use inflight_upstream::metrics::RetryReason;
 use inflight_upstream::survival::{Report, Step, Survival};
 
 use super::choice::Choice;
+use super::prompts_mover::PromptsMover;
 use super::record::RequestRecord;
-use super::resumption::Resumption;
 use crate::error;
 
 /// A request being answered.
 #[derive(Debug)]
 pub(crate) struct ActiveRequest {
-    holding: Holding<Resumption>,
-    deltas: Deltas,
+    holding: Holding<PromptsMover>,
+    deltas: ChoiceOutputs,
     pub choices: Vec<Choice>,
     unfinished: usize,
     /// Per handle, once it has come.
@@ -36,20 +36,20 @@ pub(crate) struct ActiveRequest {
 }
 
 impl ActiveRequest {
-    /// Nothing has been generated yet. `resumption`: how it continues at another worker, if it can.
+    /// Nothing has been generated yet. `prompts_mover`: how it continues at another worker, if it can.
     pub(crate) fn new(
         dispatched: Dispatched,
         choices: Vec<Choice>,
         record: RequestRecord,
-        resumption: Option<(Resumption, Survival<ApiError>)>,
+        prompts_mover: Option<(PromptsMover, Survival<ApiError>)>,
     ) -> Self {
         record.sent_to(&dispatched.handles.connection().address, None);
         Self {
-            deltas: Deltas::default(),
+            deltas: ChoiceOutputs::default(),
             unfinished: choices.len(),
             choices,
             prompt_log_probs: vec![None; dispatched.handles.count()],
-            holding: Holding::new(&record.request_id, dispatched, resumption),
+            holding: Holding::new(&record.request_id, dispatched, prompts_mover),
             prompt_is_counted: record.prompt_tokens.is_some(),
             has_started: false,
             retry: None,
@@ -76,8 +76,8 @@ impl ActiveRequest {
             self.record.prompt_tokens = None;
         }
         self.has_started = false;
-        if let Some(resumption) = self.holding.request_mut() {
-            resumption.restart();
+        if let Some(prompts_mover) = self.holding.request_mut() {
+            prompts_mover.restart();
         }
         self.record.restart();
     }
@@ -96,7 +96,7 @@ impl ActiveRequest {
 
     /// Whether its worker's failures and absence are answered here, and not by sending it anew.
     pub(crate) fn survives(&self) -> bool {
-        let has_begun = || self.holding.request().is_some_and(Resumption::has_begun);
+        let has_begun = || self.holding.request().is_some_and(PromptsMover::has_begun);
         let survival = self.holding.survival();
         survival.is_some_and(|it| self.has_started || it.has_outlived() || has_begun())
     }
@@ -175,8 +175,8 @@ impl ActiveRequest {
             let result = self.take(&deltas);
             self.deltas = deltas;
             if let Some(at) = arrived.at {
-                let resumption = self.holding.request_mut();
-                let has_new = resumption.is_some_and(Resumption::take_new);
+                let prompts_mover = self.holding.request_mut();
+                let has_new = prompts_mover.is_some_and(PromptsMover::take_new);
                 self.holding.heard(has_new, at);
             }
             let result = match result {
@@ -222,7 +222,7 @@ impl ActiveRequest {
         }
     }
 
-    fn take(&mut self, deltas: &Deltas) -> Result<(), ApiError> {
+    fn take(&mut self, deltas: &ChoiceOutputs) -> Result<(), ApiError> {
         let mut start = 0;
         for delta in &deltas.list {
             let tokens = deltas
@@ -303,8 +303,8 @@ impl ActiveRequest {
             let is_last = finish != WorkerReason::NotFinished
                 && !matches!(finish, WorkerReason::Cancelled | WorkerReason::TimedOut);
             let new = match self.holding.request_mut() {
-                Some(resumption) if !was_finished => {
-                    resumption.take(position, tokens, details, is_last)
+                Some(prompts_mover) if !was_finished => {
+                    prompts_mover.take(position, tokens, details, is_last)
                 }
                 _ => Ok(None),
             };
@@ -329,16 +329,16 @@ impl ActiveRequest {
             taken?;
             if choice.finish.is_some() && !was_finished {
                 self.unfinished -= 1;
-                if let Some(resumption) = self.holding.request_mut() {
-                    resumption.ended(position);
+                if let Some(prompts_mover) = self.holding.request_mut() {
+                    prompts_mover.ended(position);
                 }
                 // A stop string may end the last choice of a handle whose worker would continue.
                 if !is_end && self.group_is_finished(group) {
                     self.handles().cancel(group);
                 }
             } else if let Some(params) = context {
-                if let Some(resumption) = self.holding.request_mut() {
-                    resumption.leave(params.clone());
+                if let Some(prompts_mover) = self.holding.request_mut() {
+                    prompts_mover.leave(params.clone());
                 }
                 self.holding.hand_over(error::no_worker())?;
             }

@@ -15,7 +15,7 @@ use http_body::{Body, Frame};
 use inflight_openai::ApiError;
 
 use super::active_request::ActiveRequest;
-use super::resumption::noted;
+use super::prompts_mover::noted;
 
 /// Writes one API's events.
 pub(crate) trait EventWriter {

@@ -18,7 +18,7 @@ use inflight_kserve::step::{FinishReason as WorkerReason, PromptLogProbs};
 use inflight_openai::{ApiError, FinishReason, StopReason};
 use inflight_parsers::Delta;
 use inflight_text::{Detokenizer, StopMatcher, Tokenizer};
-use inflight_upstream::inbox::DeltaDetails;
+use inflight_upstream::inbox::OutputDetails;
 use pieces::push_piece;
 pub(super) use pieces::{MAX_PIECES, Piece};
 pub(crate) use token_ids::TokenIds;
@@ -194,7 +194,7 @@ impl Choice {
         &mut self,
         tokens: &[i32],
         reason: WorkerReason,
-        details: Option<&DeltaDetails>,
+        details: Option<&OutputDetails>,
         prompt: Option<&PromptLogProbs>,
     ) -> Result<(), ApiError> {
         if self.finish.is_some() {
@@ -216,7 +216,7 @@ impl Choice {
         &mut self,
         tokens: &[i32],
         reason: WorkerReason,
-        details: Option<&DeltaDetails>,
+        details: Option<&OutputDetails>,
         prompt: Option<&PromptLogProbs>,
     ) -> Result<(), ApiError> {
         if let Some(echo) = self.echo.take() {
@@ -367,7 +367,7 @@ impl Choice {
         end: Option<i32>,
         reason: WorkerReason,
         position: usize,
-        details: Option<&DeltaDetails>,
+        details: Option<&OutputDetails>,
     ) {
         if end.is_some() || reason == WorkerReason::EndId {
             self.tokens += 1;
@@ -381,7 +381,7 @@ impl Choice {
         }
     }
 
-    fn take_text(&mut self, details: Option<&DeltaDetails>) {
+    fn take_text(&mut self, details: Option<&OutputDetails>) {
         let Some(details) = details else {
             return;
         };
@@ -392,7 +392,7 @@ impl Choice {
         self.show_decoded();
     }
 
-    fn take_token(&mut self, token: i32, position: usize, details: Option<&DeltaDetails>) {
+    fn take_token(&mut self, token: i32, position: usize, details: Option<&OutputDetails>) {
         self.decoded.clear();
         if let Some(detokenizer) = &mut self.detokenizer {
             detokenizer.push(token_id(token), &mut self.decoded);

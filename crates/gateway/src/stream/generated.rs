@@ -1,7 +1,7 @@
 //! What one choice has generated, and what of a row is new. Owns how log probabilities, text and counts are cut where
 //! another worker repeats what was said; the comparison is [`Transcript`]'s.
 
-use inflight_upstream::inbox::DeltaDetails;
+use inflight_upstream::inbox::OutputDetails;
 use inflight_upstream::transcript::{Differs, Transcript};
 
 /// What a row brings that is new.
@@ -9,7 +9,7 @@ use inflight_upstream::transcript::{Differs, Transcript};
 pub(super) struct New<'a> {
     pub(super) tokens: &'a [i32],
     /// `None`: those of the row hold for it as they are.
-    pub(super) details: Option<DeltaDetails>,
+    pub(super) details: Option<OutputDetails>,
     /// Whether all of the row was said before.
     pub(super) is_repeated: bool,
 }
@@ -49,7 +49,7 @@ impl Generated {
 
     /// Takes a row of tokens alone that cannot repeat anything, which nearly every row is. Returns whether it is such.
     #[inline]
-    pub(super) fn append(&mut self, tokens: &[i32], details: Option<&DeltaDetails>) -> bool {
+    pub(super) fn append(&mut self, tokens: &[i32], details: Option<&OutputDetails>) -> bool {
         details.is_none() && self.transcript.append(tokens)
     }
 
@@ -60,7 +60,7 @@ impl Generated {
     pub(super) fn take<'a>(
         &mut self,
         tokens: &'a [i32],
-        details: Option<&DeltaDetails>,
+        details: Option<&OutputDetails>,
         is_last: bool,
     ) -> Result<New<'a>, Differs> {
         let text = details.and_then(|details| details.text.as_deref());
@@ -74,7 +74,7 @@ impl Generated {
         self.counted = self.counted.max(self.said);
         let has_old = old.tokens > 0 || old.text > 0;
         let is_repeated = has_old && new_tokens.is_empty() && new_text.is_empty();
-        let cut = |details: &DeltaDetails| DeltaDetails {
+        let cut = |details: &OutputDetails| OutputDetails {
             log_probs: after(&details.log_probs, old.tokens),
             top_ids: after(&details.top_ids, old.tokens * details.top_width),
             top_values: after(&details.top_values, old.tokens * details.top_width),
@@ -98,11 +98,11 @@ fn after<T: Clone>(values: &[T], count: usize) -> Vec<T> {
 mod tests {
     use super::*;
 
-    fn text(text: &str, generated: u32) -> DeltaDetails {
-        DeltaDetails {
+    fn text(text: &str, generated: u32) -> OutputDetails {
+        OutputDetails {
             text: Some(text.to_owned()),
             generated,
-            ..DeltaDetails::default()
+            ..OutputDetails::default()
         }
     }
 
@@ -125,9 +125,9 @@ mod tests {
                 let mut rest = whole.chunks(size).peekable();
                 while let Some(row) = rest.next() {
                     let values: Vec<f32> = row.iter().map(|token| *token as f32).collect();
-                    let details = DeltaDetails {
+                    let details = OutputDetails {
                         log_probs: values,
-                        ..DeltaDetails::default()
+                        ..OutputDetails::default()
                     };
                     let new = generated
                         .take(row, Some(&details), rest.peek().is_none())

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use inflight_kserve::step::PromptLogProbs;
 use inflight_openai::{ChatLogprobs, CompletionLogprobs, TokenLogprob, TopLogprob, TopLogprobs};
 use inflight_text::Tokenizer;
-use inflight_upstream::inbox::DeltaDetails;
+use inflight_upstream::inbox::OutputDetails;
 
 /// The end of a token whose text has not come out yet.
 const UNKNOWN: usize = usize::MAX;
@@ -133,7 +133,7 @@ impl LogProbs {
         &mut self,
         token: i32,
         position: usize,
-        details: Option<&DeltaDetails>,
+        details: Option<&OutputDetails>,
         decoded: &str,
     ) {
         let (value, alternatives) = self.values(position, details);
@@ -164,7 +164,12 @@ impl LogProbs {
 
     /// Takes the token that ended the sequence, which has no text. An executor that does not report it leaves
     /// its value unknown.
-    pub(crate) fn push_end(&mut self, token: i32, position: usize, details: Option<&DeltaDetails>) {
+    pub(crate) fn push_end(
+        &mut self,
+        token: i32,
+        position: usize,
+        details: Option<&OutputDetails>,
+    ) {
         let (value, alternatives) = self.values(position, details);
         self.released.push_back(Entry {
             token,
@@ -180,7 +185,7 @@ impl LogProbs {
     fn values(
         &self,
         position: usize,
-        details: Option<&DeltaDetails>,
+        details: Option<&OutputDetails>,
     ) -> (Option<f32>, Vec<(i32, f32)>) {
         let Some(details) = details else {
             return (None, Vec::new());

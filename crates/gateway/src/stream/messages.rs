@@ -12,7 +12,7 @@ use super::choice::{Choice, Stopped};
 
 /// What an answer contains besides what the model generates.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct MessageFacts {
     /// `msg_…`
     pub id: String,
     pub model: String,
@@ -23,7 +23,7 @@ pub(crate) struct Answer {
     pub context: Option<usize>,
 }
 
-impl Answer {
+impl MessageFacts {
     /// Why the answer ended, and the stop sequence that ended it.
     fn end(&self, request: &ActiveRequest, choice: &Choice) -> (StopReason, Option<&str>) {
         match (choice.finish, choice.stop_reason()) {
@@ -62,13 +62,13 @@ fn usage(request: &ActiveRequest, choice: Option<&Choice>) -> Usage {
 /// Writes the events of a message.
 #[derive(Debug)]
 pub(crate) struct MessageWriter {
-    answer: Answer,
+    answer: MessageFacts,
     events: Events,
 }
 
 impl MessageWriter {
     /// Writes the message's start.
-    pub(crate) fn begin(request: &ActiveRequest, answer: Answer, out: &mut BytesMut) -> Self {
+    pub(crate) fn begin(request: &ActiveRequest, answer: MessageFacts, out: &mut BytesMut) -> Self {
         let usage = usage(request, None);
         let events = Events::start(out, &answer.id, &answer.model, &usage);
         Self { answer, events }
@@ -108,7 +108,7 @@ impl EventWriter for MessageWriter {
 }
 
 /// A finished answer in one piece.
-pub(crate) fn whole(request: &ActiveRequest, answer: Answer) -> Message {
+pub(crate) fn whole(request: &ActiveRequest, answer: MessageFacts) -> Message {
     // There is one choice.
     let choice = request.choices.first();
     let content = choice.map(blocks).unwrap_or_default();

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use inflight_upstream::ending::Ending;
 use inflight_upstream::metrics::RetryReason;
-use inflight_upstream::trace::{Generated, Trace};
+use inflight_upstream::trace::{GeneratedCounts, Trace};
 use tokio::time::Instant;
 
 use crate::admission::Admitted;
@@ -189,7 +189,7 @@ impl Drop for RequestRecord {
         let prompt = self.prompt_tokens.filter(|_| !self.prompt_is_counted);
         self.admitted
             .used(prompt.unwrap_or(0) + self.completion_tokens);
-        self.trace.generated(|| Generated {
+        self.trace.generated(|| GeneratedCounts {
             model: self.of_model.name().to_owned(),
             prompt_tokens: self.prompt_tokens,
             completion_tokens: self.completion_tokens,

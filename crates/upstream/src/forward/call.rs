@@ -218,7 +218,7 @@ impl Forward {
         F: Future<Output = Result<T, Status>> + Send,
     {
         let context = asked.context;
-        let mut call = Call {
+        let mut call = UnaryCall {
             forward: self,
             asked,
             target,
@@ -234,7 +234,7 @@ impl Forward {
 }
 
 /// A call on its way.
-struct Call<'a, T, A, F> {
+struct UnaryCall<'a, T, A, F> {
     forward: &'a Forward,
     asked: CallSpec<'a>,
     target: Target,
@@ -244,7 +244,7 @@ struct Call<'a, T, A, F> {
     answer: Option<T>,
 }
 
-impl<T, A, F> Deliverable for Call<'_, T, A, F>
+impl<T, A, F> Deliverable for UnaryCall<'_, T, A, F>
 where
     T: Send,
     A: Fn(&OpenCall) -> F + Send,

@@ -1,5 +1,5 @@
 //! The answer to a stream's request, over one server or several. Owns that the client's id is put back into the
-//! responses, and when it ends; how it continues at another server is [`Holding`]'s and [`Begun`]'s.
+//! responses, and when it ends; how it continues at another server is [`Holding`]'s and [`StreamMover`]'s.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -12,10 +12,10 @@ use inflight_kserve::streamed::{EncodedResponse, StreamedResponse};
 use tokio::time::Instant;
 use tonic::{Code, Status};
 
-use super::begun::{AtServer, Begun};
 use super::failures::{given_up, in_band, lost};
 use super::responses::Responses;
 use super::said::{Novelty, cut};
+use super::stream_mover::{AtServer, StreamMover};
 use crate::delivery::{CallContext, GivenUp, retry_reason};
 use crate::holding::Holding;
 use crate::inbox::Notice;
@@ -28,7 +28,7 @@ type Next = Poll<Option<Result<EncodedResponse, Status>>>;
 /// See the module.
 pub struct ForwardStream {
     first: Option<EncodedResponse>,
-    holding: Holding<Begun>,
+    holding: Holding<StreamMover>,
     /// The request's id as the client gave it.
     id: Arc<str>,
     /// Whether a response has come that is not a failure.
@@ -47,7 +47,7 @@ impl ForwardStream {
     pub(super) fn new(
         id: &str,
         at: AtServer,
-        begun: Option<(Begun, Survival<Status>)>,
+        begun: Option<(StreamMover, Survival<Status>)>,
         context: Arc<CallContext>,
     ) -> Self {
         Self {

@@ -9,7 +9,7 @@ use tonic::{Code, Response, Status};
 
 use super::failures::lost;
 use super::timeout::shorten_timeout;
-use super::{CallSpec, Forward, OpenCall, Prepared, Target};
+use super::{CallSpec, Forward, OpenCall, PreparedCall, Target};
 use crate::delivery::CallContext;
 use crate::rpc;
 
@@ -41,7 +41,7 @@ impl Forward {
     ) -> Result<ModelInferResponse, Status> {
         let mut context = context.clone();
         let prepared = self.prepare(&message, &mut context).await?;
-        let Prepared {
+        let PreparedCall {
             since,
             target,
             prompt,

@@ -15,7 +15,7 @@ use super::{Forward, METADATA_AGE, METADATA_KEPT, merge};
 use crate::delivery::CallContext;
 
 /// The responses of all requests of one stream.
-pub(super) type Responses =
+pub(super) type StreamResponses =
     Pin<Box<dyn Stream<Item = Result<wire::ModelStreamInferResponse, Status>> + Send>>;
 
 /// The service for one request of a client's: its calls go to the servers with what is known of the request.
@@ -144,12 +144,12 @@ impl GrpcInferenceService for ForwardCall {
         Ok(Response::new(answer))
     }
 
-    type ModelStreamInferStream = Responses;
+    type ModelStreamInferStream = StreamResponses;
 
     async fn model_stream_infer(
         &self,
         _: Request<Streaming<wire::ModelInferRequest>>,
-    ) -> Result<Response<Responses>, Status> {
+    ) -> Result<Response<StreamResponses>, Status> {
         // Both of the gateway's ports take streams apart themselves, for `Forward::stream`.
         Err(Status::unimplemented(
             "send each request of a stream by itself",

@@ -5,10 +5,10 @@ use inflight_kserve::step;
 use tonic::Code;
 
 use super::*;
-use crate::inbox::Deltas;
+use crate::inbox::ChoiceOutputs;
 
-fn read(inbox: &Inbox) -> Deltas {
-    let mut deltas = Deltas::default();
+fn read(inbox: &Inbox) -> ChoiceOutputs {
+    let mut deltas = ChoiceOutputs::default();
     let _ = inbox.poll_take(&mut Context::from_waker(Waker::noop()), &mut deltas);
     deltas
 }

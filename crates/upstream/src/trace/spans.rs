@@ -3,7 +3,7 @@
 use inflight_traces::{Array, Kind, Span, Spans, StringValue, Value};
 use tokio::time::Instant;
 
-use super::{Attempt, Course, EntryPoint, Generated, RequestTrace};
+use super::{Attempt, Course, EntryPoint, GeneratedCounts, RequestTrace};
 
 /// KServe's service, as calls name it.
 const SERVICE: &str = "inference.GRPCInferenceService";
@@ -106,7 +106,7 @@ fn whole(trace: &RequestTrace, course: Course, error: Option<String>, end: Insta
     let Some(generated) = generated else {
         return span;
     };
-    let Generated {
+    let GeneratedCounts {
         model,
         prompt_tokens,
         completion_tokens,

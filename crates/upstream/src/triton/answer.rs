@@ -10,9 +10,9 @@ use inflight_kserve::step::FinishReason;
 use inflight_kserve::tensor::{TensorError, Tensors};
 use inflight_text::Tokenizer;
 
-use crate::inbox::DeltaDetails;
+use crate::inbox::OutputDetails;
 use crate::model::dialect::{Dialect, TritonModel, output};
-use crate::registry::Answer;
+use crate::registry::SequenceOutput;
 
 /// What an incomplete character decodes to; more bytes may complete it.
 const REPLACEMENT: char = '\u{fffd}';
@@ -113,7 +113,10 @@ impl Reader {
     ///
     /// # Errors
     /// [`AnswerError`]; nothing more can be made of the answer.
-    pub(super) fn read(&mut self, response: &ModelInferResponse) -> Result<Answer, AnswerError> {
+    pub(super) fn read(
+        &mut self,
+        response: &ModelInferResponse,
+    ) -> Result<SequenceOutput, AnswerError> {
         let outputs = Tensors::outputs(response)?;
         let last = is_final(response);
         self.responses = self.responses.saturating_add(1);
@@ -124,7 +127,11 @@ impl Reader {
         }
     }
 
-    fn read_tokens(&mut self, outputs: &Tensors<'_>, last: bool) -> Result<Answer, AnswerError> {
+    fn read_tokens(
+        &mut self,
+        outputs: &Tensors<'_>,
+        last: bool,
+    ) -> Result<SequenceOutput, AnswerError> {
         let mut tokens = outputs.values::<i32>(output::IDS)?.unwrap_or_default();
         let length = outputs.values::<i32>(output::LENGTH)?;
         let length = length.and_then(|lengths| lengths.first().copied());
@@ -154,16 +161,16 @@ impl Reader {
             self.held = tokens.pop().map(|token| (token, log_probs.pop()));
         }
         let details = (!log_probs.is_empty()).then(|| {
-            Box::new(DeltaDetails {
+            Box::new(OutputDetails {
                 log_probs,
-                ..DeltaDetails::default()
+                ..OutputDetails::default()
             })
         });
         let told = outputs.values::<i32>(output::REASON)?;
         let told = told.and_then(|reasons| u8::try_from(*reasons.first()?).ok());
         let told = told.and_then(FinishReason::from_number);
         self.note_reason(told.filter(|reason| *reason != FinishReason::NotFinished));
-        Ok(Answer {
+        Ok(SequenceOutput {
             tokens,
             finish: self.finish(last),
             last,
@@ -171,7 +178,11 @@ impl Reader {
         })
     }
 
-    fn read_text(&mut self, outputs: &Tensors<'_>, last: bool) -> Result<Answer, AnswerError> {
+    fn read_text(
+        &mut self,
+        outputs: &Tensors<'_>,
+        last: bool,
+    ) -> Result<SequenceOutput, AnswerError> {
         let text = match outputs.get(output::TEXT) {
             Some(tensor) => {
                 let bytes = tensor.elements()?.next().unwrap_or_default();
@@ -215,15 +226,15 @@ impl Reader {
         self.count(tokens);
         self.note_reason(reason);
         let prompt_tokens = self.prompt_tokens(outputs)?;
-        Ok(Answer {
+        Ok(SequenceOutput {
             tokens: Vec::new(),
             finish: self.finish(last),
             last,
-            details: Some(Box::new(DeltaDetails {
+            details: Some(Box::new(OutputDetails {
                 text: Some(text),
                 generated: u32::try_from(tokens).unwrap_or(u32::MAX),
                 prompt_tokens,
-                ..DeltaDetails::default()
+                ..OutputDetails::default()
             })),
         })
     }

@@ -25,7 +25,7 @@ use crate::outbox::{Outbox, Taken};
 use crate::response;
 
 /// The requests of one stream and the outbox for their rows. Dropping it cancels them.
-pub(super) struct Connection {
+pub(super) struct StreamRequests {
     models: Arc<Models>,
     outbox: Arc<Outbox>,
     /// The client's address, which distinguishes its connection from others.
@@ -34,7 +34,7 @@ pub(super) struct Connection {
     trace: Option<TraceContext>,
 }
 
-impl Connection {
+impl StreamRequests {
     pub(super) fn open(
         models: Arc<Models>,
         peer: Option<SocketAddr>,
@@ -56,7 +56,7 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for StreamRequests {
     fn drop(&mut self) {
         self.models.abandon(&self.outbox.close());
     }
@@ -88,14 +88,14 @@ async fn read(
 
 /// The responses of one ModelStreamInfer call.
 pub(crate) struct ResponseStream {
-    connection: Connection,
+    connection: StreamRequests,
     reader: AbortHandle,
     /// Responses of the rows that were taken last.
     ready: VecDeque<ModelStreamInferResponse>,
 }
 
 impl ResponseStream {
-    pub(super) fn new(connection: Connection, inbound: Streaming<ModelInferRequest>) -> Self {
+    pub(super) fn new(connection: StreamRequests, inbound: Streaming<ModelInferRequest>) -> Self {
         let reading = read(
             inbound,
             Arc::clone(&connection.models),
@@ -112,7 +112,7 @@ impl ResponseStream {
     }
 
     /// The responses to this request alone.
-    pub(super) fn of_one(connection: Connection, message: ModelInferRequest) -> Self {
+    pub(super) fn of_one(connection: StreamRequests, message: ModelInferRequest) -> Self {
         let (models, outbox) = (
             Arc::clone(&connection.models),
             Arc::clone(&connection.outbox),
@@ -131,7 +131,7 @@ impl ResponseStream {
     }
 
     fn take_step(&mut self, rows: StepBatch) {
-        let Connection { models, outbox, .. } = &self.connection;
+        let StreamRequests { models, outbox, .. } = &self.connection;
         let limits = &models.of_steps(outbox).limits;
         let (limit, core_model) = (limits.max_message_bytes / 2, &*limits.core_model);
         let parts = batch::split(rows, limit).into_iter();
@@ -140,7 +140,7 @@ impl ResponseStream {
     }
 
     fn take_plain(&mut self, batch: &ResponseBatch) {
-        let Connection { models, outbox, .. } = &self.connection;
+        let StreamRequests { models, outbox, .. } = &self.connection;
         let stop = |client_ids: &[ClientId]| models.stop_requests(client_ids);
         each_response(stop, outbox, batch, |response| {
             self.ready.push_back(match response {

@@ -15,7 +15,7 @@ use inflight_text::Tokenizer;
 use super::error::TextRequestError;
 use super::inputs::Inputs;
 use super::llmapi::form::Form;
-use super::prepare::{Prepared, pack_words, pad, prepare};
+use super::prepare::{PreparedRows, pack_words, pad, prepare};
 use super::sequence::SequenceText;
 use super::source::TextSource;
 use super::spec::{Role, TEXT_OUTPUT};
@@ -120,7 +120,7 @@ fn refuse_drafts(inputs: &Inputs<'_>) -> Result<Option<DraftPlan>, TextRequestEr
 /// The core model's request.
 fn ask(
     inputs: &Inputs<'_>,
-    made: Prepared,
+    made: PreparedRows,
     source: &TextSource,
     message: &ModelInferRequest,
     wanted: &Wanted,

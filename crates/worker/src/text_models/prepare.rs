@@ -7,7 +7,7 @@ use super::source::TextSource;
 
 /// The rows of a request, ready for the core model.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedRows {
     pub(crate) prompts: Vec<Vec<i32>>,
     pub(crate) decoder_prompts: Vec<Vec<i32>>,
     pub(crate) max_tokens: Vec<i32>,
@@ -28,8 +28,8 @@ pub(crate) struct Prepared {
 pub(crate) fn prepare(
     inputs: &Inputs<'_>,
     source: &TextSource,
-) -> Result<Prepared, TextRequestError> {
-    let mut made = Prepared::default();
+) -> Result<PreparedRows, TextRequestError> {
+    let mut made = PreparedRows::default();
     for row in 0..inputs.rows {
         let prompt = text(inputs, "QUERY", row, source)?;
         let decoder = match text(inputs, "DECODER_QUERY", row, source)? {

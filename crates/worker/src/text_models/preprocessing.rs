@@ -5,7 +5,7 @@ use inflight_kserve::tensor::ResponseBuilder;
 
 use super::error::TextRequestError;
 use super::inputs::Inputs;
-use super::prepare::{Prepared, pack_words, pad, prepare};
+use super::prepare::{PreparedRows, pack_words, pad, prepare};
 use super::source::TextSource;
 use super::table::TextModelKind;
 use super::wanted::Wanted;
@@ -27,7 +27,7 @@ pub(super) fn answer(
     Ok(out.build())
 }
 
-fn write(made: &Prepared, filler: i32, wanted: &Wanted, out: &mut ResponseBuilder) {
+fn write(made: &PreparedRows, filler: i32, wanted: &Wanted, out: &mut ResponseBuilder) {
     let rows = made.prompts.len() as i64;
     let lengths = |rows: &[Vec<i32>]| rows.iter().map(|row| row.len() as i32).collect::<Vec<_>>();
     for (name, (width, values)) in [

@@ -13,7 +13,7 @@ use inflight_upstream::forward::ForwardCall;
 
 use super::super::arrival::Arrival;
 use super::window::{Part, cut};
-use super::{Prepared, token_of};
+use super::{PreparedClip, token_of};
 use crate::admission::{Admitted, BodyMemory};
 use crate::audio::RATE;
 use crate::error;
@@ -25,7 +25,7 @@ const LEAST_PART: usize = 30;
 /// One request's calls, and what they have given so far.
 pub(super) struct Hearing {
     state: Arc<AppState>,
-    prepared: Prepared,
+    prepared: PreparedClip,
     call: ForwardCall,
     place: Arc<Admitted>,
     /// Of the samples.
@@ -49,7 +49,7 @@ struct Heard {
 impl Hearing {
     pub(super) fn new(
         state: &Arc<AppState>,
-        prepared: Prepared,
+        prepared: PreparedClip,
         arrival: Arrival,
     ) -> Result<Self, ApiError> {
         let mut held = BodyMemory::of(arrival.client.as_ref());
@@ -216,7 +216,7 @@ fn hundredths(seconds: f64) -> f64 {
 }
 
 fn infer_request(
-    prepared: &Prepared,
+    prepared: &PreparedClip,
     tokens: &[i32],
     clip: &[f32],
     most: usize,

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::client::{Connection, MAX_FETCHES};
+use crate::client::{ClientConnection, MAX_FETCHES};
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n0123456789";
 
@@ -301,7 +301,7 @@ async fn a_fetch_that_finds_no_place_is_no_fault_of_its_image() {
 /// A client on a separate connection, from a separate address.
 fn client(address: &str) -> Arc<Client> {
     let address = SocketAddr::new(address.parse().unwrap(), 1);
-    let connection = Connection::new(address, &Arc::default());
+    let connection = ClientConnection::new(address, &Arc::default());
     Client::new(Arc::new(connection))
 }
 

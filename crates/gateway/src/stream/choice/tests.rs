@@ -201,11 +201,11 @@ fn the_token_that_ends_a_sequence_counts_and_has_no_text() {
         assert_eq!((outcome.0.as_str(), outcome.1), ("a", count), "{reason:?}");
     }
     // Reported with its value, and not reported at all: the entry is there, its value unknown.
-    let details = DeltaDetails {
+    let details = OutputDetails {
         log_probs: vec![-0.5, -0.25],
-        ..DeltaDetails::default()
+        ..OutputDetails::default()
     };
-    let reported: (&[i32], Option<&DeltaDetails>) = (&[97, END], Some(&details));
+    let reported: (&[i32], Option<&OutputDetails>) = (&[97, END], Some(&details));
     for ((row, details), values) in [
         (reported, [Some(-0.5), Some(-0.25)]),
         ((&[97], None), [Some(f32::NAN), None]),

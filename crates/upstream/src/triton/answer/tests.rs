@@ -144,7 +144,7 @@ fn why_token_answers_end_is_told_by_the_last_token_or_the_count() {
     ];
     for (responses, limit, count, reason) in cases {
         let mut reader = reader("tokens", expected(limit));
-        let answers: Vec<Answer> = responses
+        let answers: Vec<SequenceOutput> = responses
             .iter()
             .map(|(tokens, last)| reader.read(&ids(*last, tokens)).unwrap())
             .collect();

@@ -90,7 +90,7 @@ impl Work for AtServer {
 
 /// A request that can continue at another server.
 #[derive(Debug)]
-pub(super) struct Begun {
+pub(super) struct StreamMover {
     forward: Arc<Forward>,
     call: Arc<CallContext>,
     /// As its client sent it.
@@ -107,7 +107,7 @@ pub(super) struct Begun {
     prompt_tokens: usize,
 }
 
-impl Begun {
+impl StreamMover {
     /// The request, and when it continues at another server. `None`: it can only finish where it is.
     pub(super) fn new(
         forward: &Arc<Forward>,
@@ -172,7 +172,7 @@ impl Begun {
     }
 }
 
-impl Mover for Begun {
+impl Mover for StreamMover {
     type Error = Status;
     type Work = AtServer;
 

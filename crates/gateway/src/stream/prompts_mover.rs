@@ -10,7 +10,7 @@ use inflight_openai::ApiError;
 use inflight_upstream::connection::Connection;
 use inflight_upstream::dispatch::{Dispatched, NotDispatched};
 use inflight_upstream::ending::Ending;
-use inflight_upstream::inbox::DeltaDetails;
+use inflight_upstream::inbox::OutputDetails;
 use inflight_upstream::metrics::RetryReason;
 use inflight_upstream::phases::Phases;
 use inflight_upstream::survival::{Mover, Report, Way, may_return};
@@ -65,7 +65,7 @@ impl fmt::Debug for Origin {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Resumption {
+pub(crate) struct PromptsMover {
     origin: Origin,
     /// Of each choice.
     generated: Vec<Generated>,
@@ -75,7 +75,7 @@ pub(crate) struct Resumption {
     context_phase: Option<Bytes>,
 }
 
-impl Resumption {
+impl PromptsMover {
     /// For a request of so many choices that was sent.
     pub(crate) fn new(origin: Origin, choices: usize) -> Self {
         let generated = std::iter::repeat_with(Generated::default);
@@ -106,7 +106,7 @@ impl Resumption {
         &mut self,
         choice: usize,
         tokens: &'a [i32],
-        details: Option<&DeltaDetails>,
+        details: Option<&OutputDetails>,
         is_last: bool,
     ) -> Result<Option<New<'a>>, Differs> {
         let Some(own) = self.generated.get_mut(choice) else {
@@ -151,7 +151,7 @@ impl Resumption {
     }
 }
 
-impl Mover for Resumption {
+impl Mover for PromptsMover {
     type Error = ApiError;
     type Work = Dispatched;
 

@@ -6,33 +6,33 @@ use std::sync::Arc;
 use inflight_kserve::inference::ModelInferRequest;
 use tonic::Status;
 
-use super::begun::{AtServer, Begun};
 use super::call::CallSpec;
 use super::failures::given_up;
 use super::forward_stream::ForwardStream;
 use super::responses::Responses;
+use super::stream_mover::{AtServer, StreamMover};
 use super::timeout::shorten_timeout;
-use super::{Forward, Prepared};
+use super::{Forward, PreparedCall};
 use crate::delivery::{CallContext, Deliverable, GivenUp, Sent, Tried, retry_reason};
 use crate::metrics::RetryReason;
 
 /// See the module.
-pub(super) struct Beginning<'a> {
+pub(super) struct StreamStart<'a> {
     pub(super) forward: &'a Arc<Forward>,
     pub(super) context: &'a Arc<CallContext>,
     /// As its client sent it.
     pub(super) message: &'a Arc<ModelInferRequest>,
     pub(super) asked: CallSpec<'a>,
-    pub(super) prepared: &'a Prepared,
+    pub(super) prepared: &'a PreparedCall,
     /// At the server that has it.
     pub(super) stream: Option<ForwardStream>,
 }
 
-impl Deliverable for Beginning<'_> {
+impl Deliverable for StreamStart<'_> {
     type Error = Status;
 
     fn send(&mut self, tried: &mut Tried, because: Option<RetryReason>) -> Result<Sent, Status> {
-        let Prepared { target, since, .. } = self.prepared;
+        let PreparedCall { target, since, .. } = self.prepared;
         let is_again = !tried.is_empty();
         let open = self.forward.open(self.asked, target, tried, because)?;
         let sent = open.sent();
@@ -44,7 +44,7 @@ impl Deliverable for Beginning<'_> {
             None => {
                 let request = (self.message, *since);
                 let may_share = self.asked.shares;
-                Begun::new(self.forward, self.context, request, &open, may_share)
+                StreamMover::new(self.forward, self.context, request, &open, may_share)
             }
             Some(_) => None,
         };
