@@ -141,7 +141,7 @@ impl<M: Mover> Holding<M> {
                 if survival.is_on_trial() {
                     self.former.get_or_insert_with(|| Box::new(before));
                 }
-                request.has_moved(&mut self.work, survival.way());
+                request.has_moved(&mut self.work);
                 Step::Moved((), reason)
             }
         };
@@ -173,7 +173,7 @@ impl<M: Mover> Holding<M> {
                 );
             }
             self.work = *former;
-            request.has_moved(&mut self.work, survival.way());
+            request.has_moved(&mut self.work);
             return Step::Moved((), Some(reason.unwrap_or(RetryReason::Unavailable)));
         }
         let Some(reason) = reason else {

@@ -1,5 +1,6 @@
 //! When a request that has begun continues at another server. Owns why it is to move, how often and how long that is
-//! tried, and what is reported of it; what is sent again and how its output is read is its [`Mover`]'s.
+//! tried; what is sent again and how its output is read is its [`Mover`]'s. Servers that were lost are counted by
+//! [`Losses`], and what is reported of its moves is [`Moves`]'.
 //!
 //! There are two ways. A server that can resume is sent what was generated, and brings what follows. Any other one
 //! gets the request anew, with the same seed; what it repeats is compared, and what is new continues.
@@ -8,23 +9,24 @@
 //! something new, the first server keeps the request and has it again if the other fails; for a while, if it leaves. So
 //! nothing is lost when a whole fleet ends at once.
 
+mod losses;
+mod moves;
+
 use std::pin::Pin;
 use std::task::Context;
 use std::time::Duration;
 
 use tokio::time::{Instant, Sleep};
 
+use self::losses::Losses;
+pub use self::moves::Report;
+use self::moves::{Move, Moves};
 use super::delivery::ResumeLimits;
 use super::dispatch::{Dispatched, NotDispatched};
 use super::inbox::Notice;
-use crate::metrics::{Resumes, RetryLabels, RetryReason};
+use crate::metrics::{Resumes, RetryReason};
 use crate::process::Life;
 
-/// How many servers in a row may be lost without new output. A request that itself ends servers must not reach all
-/// of them. One that is known to have survived the loss does not count.
-const FRUITLESS: usize = 3;
-/// A server that ends is missed earlier: all its connections end at the same time.
-const MISSED_WITHIN: Duration = Duration::from_millis(500);
 /// How long a server that leaves keeps a request that another one has. One that ends as well refuses it at once; one
 /// that has much to compute first may take long, and the first should leave in time.
 const TRIAL: Duration = Duration::from_secs(1);
@@ -32,9 +34,6 @@ const TRIAL: Duration = Duration::from_secs(1);
 const RETRY_EVERY: Duration = Duration::from_millis(50);
 /// How long a request whose context is computed is offered at least: nothing was lost, and some worker has room soon.
 const HAND_OVER: Duration = Duration::from_secs(1);
-/// How long after it failed its requests it may take until a server is known to have ended: a plain Triton is looked at
-/// once a second. One that is still there then has failed them for another reason, and waiting does not help.
-const ENDING: Duration = Duration::from_millis(1500);
 
 /// How another server brings what follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,23 +87,27 @@ pub trait Mover {
         because: Option<RetryReason>,
     ) -> Result<Self::Work, NotDispatched>;
 
-    /// Notes that this server has it from here on, and brings what follows in this way.
-    fn has_moved(&mut self, now: &mut Self::Work, way: Way);
+    /// Notes that this server has it from here on.
+    fn has_moved(&mut self, now: &mut Self::Work);
 
     /// Whether it must end where it is.
     fn is_over(&self) -> bool;
-
-    /// When it must have been answered.
-    fn deadline(&self) -> Option<Instant>;
-
-    /// Tokens of its prompts.
-    fn prompt_tokens(&self) -> usize;
 
     /// Tokens that were generated of what has not ended.
     fn generated_tokens(&self) -> usize;
 
     /// Its deadline has passed.
     fn timed_out(&self) -> Self::Error;
+}
+
+/// What is known of a request that can move, from its beginning on.
+#[derive(Clone, Copy, Debug)]
+pub struct Movable {
+    pub way: Way,
+    /// Tokens of all its prompts.
+    pub prompt_tokens: usize,
+    /// When it must have been answered.
+    pub deadline: Option<Instant>,
 }
 
 /// Whether the server that has a request may get it again. One that is full or has done its part has nothing against it.
@@ -121,6 +124,25 @@ enum Cause<E> {
     Notice(Notice),
     /// Its context is computed, and its server was for that alone. What its client hears if no other takes it.
     HandOver(E),
+}
+
+impl<E> Cause<E> {
+    /// What its server gave notice of; `None`: no server has it.
+    fn notice(&self) -> Option<Notice> {
+        match self {
+            Self::Notice(notice) => Some(*notice),
+            Self::Lost(..) | Self::HandOver(_) => None,
+        }
+    }
+
+    /// What is wrong with its server; `None`: nothing, its part is done.
+    fn reason(&self) -> Option<RetryReason> {
+        match self {
+            Self::Lost(_, reason) => Some(*reason),
+            Self::Notice(notice) => Some(reason_of(*notice)),
+            Self::HandOver(_) => None,
+        }
+    }
 }
 
 fn reason_of(notice: Notice) -> RetryReason {
@@ -144,33 +166,6 @@ pub enum Step<S, E> {
     Failed(E),
 }
 
-/// What the client may learn in the end.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Report {
-    /// How often it continued at another server.
-    pub times: u32,
-    /// How often of these that generated all of it again.
-    pub replayed: u32,
-    /// Tokens that were computed again.
-    pub tokens: usize,
-    /// How long nothing came because of it.
-    pub pause: Duration,
-}
-
-/// As a header, a trailer or a parameter has it.
-impl std::fmt::Display for Report {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            formatter,
-            "times={}, replayed={}, tokens={}, pause-ms={}",
-            self.times,
-            self.replayed,
-            self.tokens,
-            self.pause.as_millis()
-        )
-    }
-}
-
 /// A server that has a request which another one still has.
 #[derive(Debug)]
 struct Trial {
@@ -182,90 +177,42 @@ struct Trial {
     until: Option<Pin<Box<Sleep>>>,
 }
 
-/// A server that has the request and has brought nothing new yet. It counts once it does: one that is full, or ends as
-/// well, has not continued it.
-#[derive(Clone, Copy, Debug)]
-struct Uncounted {
-    reason: RetryReason,
-    /// Tokens that it computes again.
-    tokens: usize,
-    /// When no server had the request.
-    since: Instant,
-}
-
-/// A server that was lost without new output.
-#[derive(Clone, Debug)]
-struct Loss {
-    life: Life,
-    at: Instant,
-}
-
-impl Loss {
-    fn of(life: &Life) -> Self {
-        let (life, at) = (life.clone(), Instant::now());
-        Self { life, at }
-    }
-
-    /// Whether the request may have ended the server, for all that is known.
-    fn may_have_ended_it(&self) -> bool {
-        let stayed = self.life.is_connected() && self.at.elapsed() >= MISSED_WITHIN;
-        !stayed && !self.life.went_on()
-    }
-}
-
 /// See the module. `E`: what the request's client reads of a failure.
 #[derive(Debug)]
 pub struct Survival<E> {
-    way: Way,
+    request: Movable,
     limits: ResumeLimits,
-    metrics: Resumes,
     cause: Option<Cause<E>>,
     trial: Option<Trial>,
     /// When it began to wait for another server. Those that are full share the wait of what was before them.
     since: Option<Instant>,
-    uncounted: Option<Uncounted>,
-    /// When the last new output came.
-    last_new: Option<Instant>,
+    /// When it is offered again.
     retry: Option<Pin<Box<Sleep>>>,
-    losses: u32,
-    /// Since the last new output.
-    fruitless: Vec<Loss>,
+    losses: Losses,
+    moves: Moves,
     /// Whether it found no server before its first token.
     has_outlived: bool,
-    /// When its context was computed, until the first output after it.
-    handed_over: Option<Instant>,
-    report: Report,
 }
 
 impl<E> Survival<E> {
     /// For a request that was sent.
-    pub fn new(way: Way, limits: ResumeLimits, metrics: Resumes) -> Self {
+    pub fn new(request: Movable, limits: ResumeLimits, metrics: Resumes) -> Self {
         Self {
-            way,
+            request,
             limits,
-            metrics,
             cause: None,
             trial: None,
             since: None,
-            uncounted: None,
-            last_new: None,
             retry: None,
-            losses: 0,
-            fruitless: Vec::new(),
+            losses: Losses::new(limits.most),
+            moves: Moves::new(request.way == Way::Replay, metrics),
             has_outlived: false,
-            handed_over: None,
-            report: Report::default(),
         }
-    }
-
-    /// How another server brings what follows.
-    pub fn way(&self) -> Way {
-        self.way
     }
 
     /// How the request continued at other servers; `None`: it did not.
     pub fn report(&self) -> Option<Report> {
-        Some(self.report).filter(|report| report.times > 0)
+        self.moves.report()
     }
 
     /// Resets, as if nothing had been generated.
@@ -273,10 +220,8 @@ impl<E> Survival<E> {
         self.cause = None;
         self.trial = None;
         self.since = None;
-        self.uncounted = None;
         self.retry = None;
-        self.last_new = None;
-        self.handed_over = None;
+        self.moves.restart();
     }
 
     /// Whether it found no server before its first token.
@@ -287,13 +232,9 @@ impl<E> Survival<E> {
     /// Notes that output came, when, and whether any of it was new.
     pub fn heard(&mut self, has_new: bool, at: Instant) {
         if has_new {
-            self.fruitless.clear();
+            self.losses.bear_fruit();
             self.end_trial();
-            self.count(at);
-            if let Some(since) = self.handed_over.take() {
-                let took = at.saturating_duration_since(since);
-                self.metrics.hand_over.observe(took.as_secs_f64());
-            }
+            self.moves.bear_fruit(at);
         }
         // A server that was silent has it again; one that leaves still does.
         if matches!(self.cause, Some(Cause::Notice(Notice::Silent))) {
@@ -305,34 +246,15 @@ impl<E> Survival<E> {
         }
     }
 
-    /// Counts the last move, which has brought something new. Its pause begins with the last output: a silent server had
-    /// said nothing for a while before it was noticed.
-    fn count(&mut self, at: Instant) {
-        let before = self.last_new.replace(at);
-        let Some(Uncounted {
-            reason,
-            tokens,
-            since,
-        }) = self.uncounted.take()
-        else {
-            return;
-        };
-        let pause = at.saturating_duration_since(before.unwrap_or(since));
-        let labels = RetryLabels::from(reason);
-        self.metrics.resumed.get_or_create(&labels).inc();
-        self.metrics.tokens.inc_by(tokens as u64);
-        self.metrics.pause.observe(pause.as_secs_f64());
-        self.report.times += 1;
-        self.report.replayed += u32::from(self.way == Way::Replay);
-        self.report.tokens += tokens;
-        self.report.pause += pause;
-    }
-
     /// The server on trial has the request from here on.
     fn end_trial(&mut self) {
         if let Some(trial) = self.trial.take() {
             // Until then the other one had it.
-            self.moved(reason_of(trial.notice), trial.tokens, trial.since);
+            self.moves.add(Move {
+                reason: reason_of(trial.notice),
+                tokens: trial.tokens,
+                since: trial.since,
+            });
             self.since = None;
         }
     }
@@ -360,12 +282,11 @@ impl<E> Survival<E> {
             return;
         };
         if reason != Some(RetryReason::Full) {
-            self.losses += 1;
-            self.fruitless.push(Loss::of(tried));
+            self.losses.add(tried);
         }
-        if reason.is_some() && !self.has_lost_enough() {
+        if reason.is_some() && !self.losses.are_enough() {
             self.cause = Some(Cause::Notice(trial.notice));
-            self.retry = Some(Box::pin(tokio::time::sleep(RETRY_EVERY)));
+            self.retry_soon();
         } else {
             // What the server on trial gave notice of is over with it.
             self.cause = None;
@@ -373,17 +294,13 @@ impl<E> Survival<E> {
         }
     }
 
-    fn has_lost_enough(&self) -> bool {
-        let ended = self
-            .fruitless
-            .iter()
-            .filter(|loss| loss.may_have_ended_it());
-        self.losses > self.limits.most || ended.count() >= FRUITLESS
+    fn retry_soon(&mut self) {
+        self.retry = Some(Box::pin(tokio::time::sleep(RETRY_EVERY)));
     }
 
     /// Notes that another server generated something else, which ends the request.
     pub fn differs(&self) {
-        self.metrics.failed.inc();
+        self.moves.fail();
     }
 
     /// Notes that a server has failed the request.
@@ -404,15 +321,13 @@ impl<E> Survival<E> {
             // It had no part in that, and the server may have room soon.
             self.since.get_or_insert_with(Instant::now);
             self.cause = Some(Cause::Lost(error, reason));
-            self.retry = Some(Box::pin(tokio::time::sleep(RETRY_EVERY)));
+            self.retry_soon();
             return Ok(());
         }
-        self.losses += 1;
-        self.fruitless.push(Loss::of(lost));
-        // From here on it is a request that was lost.
-        self.handed_over = None;
-        if self.has_lost_enough() {
-            self.metrics.failed.inc();
+        self.losses.add(lost);
+        self.moves.lose();
+        if self.losses.are_enough() {
+            self.moves.fail();
             return Err(error);
         }
         self.begin(Cause::Lost(error, reason));
@@ -425,8 +340,7 @@ impl<E> Survival<E> {
     /// It may not continue.
     pub fn outlive(&mut self, error: E, sent: usize, lost: &Life, is_over: bool) -> Result<(), E> {
         self.has_outlived = true;
-        let before = sent.saturating_sub(1);
-        self.fruitless = vec![Loss::of(&Life::default()); before];
+        self.losses.begin_after(sent.saturating_sub(1));
         self.lose(error, RetryReason::Unavailable, lost, is_over)
     }
 
@@ -438,13 +352,13 @@ impl<E> Survival<E> {
 
     /// Whether the server that continues after its context has brought nothing yet.
     pub fn is_handed_over(&self) -> bool {
-        self.handed_over.is_some()
+        self.moves.is_handed_over()
     }
 
     /// Notes that the request should continue elsewhere.
     pub fn notice(&mut self, notice: Notice) {
         // To generate all of it again is worse than to wait for what its server still does.
-        if self.way != Way::Resume {
+        if self.request.way != Way::Resume {
             return;
         }
         match &mut self.cause {
@@ -476,89 +390,79 @@ impl<E> Survival<E> {
         now: &mut M::Work,
     ) -> Step<M::Work, E> {
         loop {
+            let Some(cause) = &self.cause else {
+                return Step::Stays;
+            };
+            let (reason, notice) = (cause.reason(), cause.notice());
             if let Some(retry) = &mut self.retry {
                 if retry.as_mut().poll(context).is_pending() {
-                    return match self.cause {
-                        Some(Cause::Lost(..) | Cause::HandOver(_)) => Step::Waits,
-                        _ => Step::Stays,
+                    return match notice {
+                        Some(_) => Step::Stays,
+                        None => Step::Waits,
                     };
                 }
                 self.retry = None;
             }
-            let Some(cause) = &self.cause else {
-                return Step::Stays;
-            };
             let time = Instant::now();
-            let (notice, lost) = match cause {
-                Cause::Notice(notice) => (Some(*notice), None),
-                Cause::Lost(_, reason) => (None, Some(*reason)),
-                Cause::HandOver(_) => (None, None),
-            };
-            if notice.is_none() && request.deadline().is_some_and(|until| until <= time) {
-                self.metrics.failed.inc();
+            let deadline = self.request.deadline;
+            if notice.is_none() && deadline.is_some_and(|deadline| deadline <= time) {
+                self.moves.fail();
                 return Step::Failed(request.timed_out());
             }
-            let waited = self.since.map_or(Duration::ZERO, |since| time - since);
-            let tokens = request.prompt_tokens() + request.generated_tokens();
-            let reason = notice.map(reason_of).or(lost);
-            // What a context has computed is not computed again.
-            let is_dear = reason.is_some() && tokens > self.limits.tokens;
-            let wait = match reason {
-                Some(_) => self.limits.wait,
-                None => self.limits.wait.max(HAND_OVER),
-            };
-            if is_dear || waited >= wait || request.is_over() {
+            let tokens = self.request.prompt_tokens + request.generated_tokens();
+            if request.is_over() || !self.may_move(reason, tokens, time) {
                 return self.give_up();
             }
             match request.send(now, reason) {
-                Ok(sent) => {
-                    self.cause = None;
-                    let Some(reason) = reason else {
-                        self.handed_over = self.since.take();
-                        return Step::Moved(sent, None);
-                    };
-                    let Some(notice) = notice else {
-                        self.moved(reason, tokens, self.since.unwrap_or(time));
-                        return Step::Moved(sent, Some(reason));
-                    };
-                    let leaves = notice == Notice::Leaving;
-                    self.trial = Some(Trial {
-                        notice,
-                        tokens,
-                        since: time,
-                        until: leaves.then(|| Box::pin(tokio::time::sleep(TRIAL))),
-                    });
-                    return Step::Moved(sent, Some(reason));
+                Ok(next) => {
+                    self.sent(tokens, time);
+                    return Step::Moved(next, reason);
                 }
-                Err(NotDispatched::NoWorker)
-                    if lost.is_some()
-                        && !may_return(lost)
-                        && self.is_long_lost()
-                        && now.server_stays() =>
-                {
+                Err(NotDispatched::NoWorker) if now.server_stays() && self.is_known_to_stay() => {
                     return self.give_up();
                 }
-                Err(NotDispatched::NoWorker | NotDispatched::Full) => {
-                    self.retry = Some(Box::pin(tokio::time::sleep(RETRY_EVERY)));
-                }
+                Err(NotDispatched::NoWorker | NotDispatched::Full) => self.retry_soon(),
             }
         }
     }
 
-    /// Whether the last loss is so long ago that a server which ended would be known to have. An earlier loss does not
-    /// count, though nothing new has come since.
-    fn is_long_lost(&self) -> bool {
-        let last = self.fruitless.last();
-        last.is_none_or(|loss| loss.at.elapsed() >= ENDING)
+    /// Whether it may still be sent to another server, which would compute so many tokens again.
+    fn may_move(&self, reason: Option<RetryReason>, tokens: usize, time: Instant) -> bool {
+        let waited = self.since.map_or(Duration::ZERO, |since| time - since);
+        match reason {
+            Some(_) => tokens <= self.limits.tokens && waited < self.limits.wait,
+            // What a context has computed is not computed again.
+            None => waited < self.limits.wait.max(HAND_OVER),
+        }
     }
 
-    /// Another server has the request. The pause goes back to the first one that was lost.
-    fn moved(&mut self, reason: RetryReason, tokens: usize, since: Instant) {
-        self.uncounted = Some(Uncounted {
-            reason,
-            tokens,
-            since: self.uncounted.map_or(since, |earlier| earlier.since),
-        });
+    /// Whether a server that is still there has failed it for another reason than its end.
+    fn is_known_to_stay(&self) -> bool {
+        let failed =
+            matches!(self.cause, Some(Cause::Lost(_, reason)) if !may_return(Some(reason)));
+        failed && self.losses.are_long_ago()
+    }
+
+    /// Another server has it now, and computes so many tokens again.
+    fn sent(&mut self, tokens: usize, time: Instant) {
+        match self.cause.take() {
+            Some(Cause::Lost(_, reason)) => self.moves.add(Move {
+                reason,
+                tokens,
+                since: self.since.unwrap_or(time),
+            }),
+            Some(Cause::HandOver(_)) => self.moves.hand_over(self.since.take()),
+            Some(Cause::Notice(notice)) => {
+                let leaves = notice == Notice::Leaving;
+                self.trial = Some(Trial {
+                    notice,
+                    tokens,
+                    since: time,
+                    until: leaves.then(|| Box::pin(tokio::time::sleep(TRIAL))),
+                });
+            }
+            None => {}
+        }
     }
 
     /// Ends what cannot continue, and leaves the rest where it is.
@@ -566,7 +470,7 @@ impl<E> Survival<E> {
         self.since = None;
         match self.cause.take() {
             Some(Cause::Lost(error, _) | Cause::HandOver(error)) => {
-                self.metrics.failed.inc();
+                self.moves.fail();
                 Step::Failed(error)
             }
             Some(Cause::Notice(_)) | None => Step::Stays,

@@ -9,28 +9,33 @@ use inflight_upstream::dispatch::NotDispatched;
 use inflight_upstream::inbox::Notice;
 use inflight_upstream::metrics::{Resumes, RetryReason};
 use inflight_upstream::process::Life;
-use inflight_upstream::survival::{Mover, Step, Survival, Way, Work};
+use inflight_upstream::survival::{Movable, Mover, Step, Survival, Way, Work};
 use tokio::time::{Instant, sleep};
 
 /// How long a request waits for a server.
 const WAIT: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
+/// Within this a server that ended is known to have.
+const ENDING: Duration = Duration::from_millis(1500);
 
-/// At a server that is gone.
+/// At a server.
 #[derive(Debug, Default)]
-struct Gone(Life);
+struct At {
+    life: Life,
+    stays: bool,
+}
 
-impl Work for Gone {
+impl Work for At {
     fn server(&self) -> &'static str {
         ""
     }
 
     fn life(&self) -> &Life {
-        &self.0
+        &self.life
     }
 
     fn server_stays(&self) -> bool {
-        false
+        self.stays
     }
 }
 
@@ -42,27 +47,19 @@ struct Request {
 
 impl Mover for Request {
     type Error = ();
-    type Work = Gone;
+    type Work = At;
 
-    fn send(&mut self, _: &mut Gone, _: Option<RetryReason>) -> Result<Gone, NotDispatched> {
+    fn send(&mut self, _: &mut At, _: Option<RetryReason>) -> Result<At, NotDispatched> {
         match self.is_taken {
-            true => Ok(Gone::default()),
+            true => Ok(At::default()),
             false => Err(NotDispatched::NoWorker),
         }
     }
 
-    fn has_moved(&mut self, _: &mut Gone, _: Way) {}
+    fn has_moved(&mut self, _: &mut At) {}
 
     fn is_over(&self) -> bool {
         false
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        None
-    }
-
-    fn prompt_tokens(&self) -> usize {
-        7
     }
 
     fn generated_tokens(&self) -> usize {
@@ -72,16 +69,25 @@ impl Mover for Request {
     fn timed_out(&self) {}
 }
 
-/// A request that has begun.
-fn begun() -> Survival<()> {
+/// A request that has begun, and continues in this way.
+fn begun_in(way: Way) -> Survival<()> {
+    let request = Movable {
+        way,
+        prompt_tokens: 7,
+        deadline: None,
+    };
     let limits = ResumeLimits {
         most: 16,
         wait: WAIT,
         tokens: usize::MAX,
     };
-    let mut survival = Survival::new(Way::Resume, limits, Resumes::default());
+    let mut survival = Survival::new(request, limits, Resumes::default());
     survival.heard(true, Instant::now());
     survival
+}
+
+fn begun() -> Survival<()> {
+    begun_in(Way::Resume)
 }
 
 fn lose(survival: &mut Survival<()>, reason: RetryReason) {
@@ -89,13 +95,16 @@ fn lose(survival: &mut Survival<()>, reason: RetryReason) {
     assert_eq!(lost, Ok(()));
 }
 
-fn poll(survival: &mut Survival<()>, is_taken: bool) -> Step<Gone, ()> {
+/// Its server is gone.
+fn poll(survival: &mut Survival<()>, is_taken: bool) -> Step<At, ()> {
+    poll_at(survival, false, is_taken)
+}
+
+fn poll_at(survival: &mut Survival<()>, stays: bool, is_taken: bool) -> Step<At, ()> {
     let mut context = Context::from_waker(Waker::noop());
-    survival.poll(
-        &mut context,
-        &mut Request { is_taken },
-        &mut Gone::default(),
-    )
+    let life = Life::default();
+    let now = &mut At { life, stays };
+    survival.poll(&mut context, &mut Request { is_taken }, now)
 }
 
 /// What is before a loss, and how long.
@@ -220,4 +229,20 @@ async fn a_server_that_leaves_and_falls_silent_still_leaves() {
         survival.heard(true, Instant::now());
         assert_eq!(survival.is_due(), is_due, "{notices:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_loss_has_its_own_time_until_its_server_is_missed() {
+    let mut survival = begun_in(Way::Replay);
+    lose(&mut survival, RetryReason::Unavailable);
+    let moved = poll_at(&mut survival, true, true);
+    assert!(matches!(moved, Step::Moved(..)));
+    // It repeats what was said, and brings nothing new until it is lost as well.
+    sleep(ENDING).await;
+    lose(&mut survival, RetryReason::Unavailable);
+    let soon = poll_at(&mut survival, true, false);
+    assert!(matches!(soon, Step::Waits), "{soon:?}");
+    sleep(ENDING).await;
+    let later = poll_at(&mut survival, true, false);
+    assert!(matches!(later, Step::Failed(())), "{later:?}");
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use inflight_openai::ApiError;
 use inflight_upstream::delivery::Tried;
-use inflight_upstream::survival::Survival;
+use inflight_upstream::survival::{Movable, Survival};
 
 use super::dispatching::dispatch_prompts;
 use super::prepared::Prepared;
@@ -25,11 +25,8 @@ pub(super) fn prompts_mover(
     }
     let way = prepared.way()?;
     let choices = prepared.prompts.len() * prepared.generation.n as usize;
-    let prompts = prepared.prompts.iter();
     let origin = Origin {
         way,
-        prompt_tokens: prompts.map(|prompt| prompt.tokens.len()).sum(),
-        deadline: context.deadline,
         ending: state.ending.clone(),
         send: {
             let (state, prepared) = (Arc::clone(state), Arc::clone(prepared));
@@ -41,9 +38,15 @@ pub(super) fn prompts_mover(
             })
         },
     };
+    let prompts = prepared.prompts.iter();
+    let movable = Movable {
+        way,
+        prompt_tokens: prompts.map(|prompt| prompt.tokens.len()).sum(),
+        deadline: context.deadline,
+    };
     let metrics = state.metrics.upstream.resumes.clone();
     Some((
         PromptsMover::new(origin, choices),
-        Survival::new(way, state.resume_limits, metrics),
+        Survival::new(movable, state.resume_limits, metrics),
     ))
 }

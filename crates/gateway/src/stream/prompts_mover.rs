@@ -15,7 +15,6 @@ use inflight_upstream::metrics::RetryReason;
 use inflight_upstream::phases::Phases;
 use inflight_upstream::survival::{Mover, Report, Way, may_return};
 use inflight_upstream::transcript::Differs;
-use tokio::time::Instant;
 
 use super::generated::{Generated, New};
 
@@ -49,10 +48,6 @@ pub(crate) struct Origin {
     pub(crate) way: Way,
     /// Sends it to a worker.
     pub(crate) send: Box<SendAgain>,
-    /// Tokens of all its prompts.
-    pub(crate) prompt_tokens: usize,
-    /// When it must have been answered.
-    pub(crate) deadline: Option<Instant>,
     /// The shutdown from which it ends where it is.
     pub(crate) ending: Ending,
 }
@@ -183,22 +178,14 @@ impl Mover for PromptsMover {
         })
     }
 
-    fn has_moved(&mut self, _: &mut Dispatched, way: Way) {
-        if way == Way::Replay {
+    fn has_moved(&mut self, _: &mut Dispatched) {
+        if self.origin.way == Way::Replay {
             self.generated.iter_mut().for_each(Generated::replay);
         }
     }
 
     fn is_over(&self) -> bool {
         self.origin.ending.has_begun()
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        self.origin.deadline
-    }
-
-    fn prompt_tokens(&self) -> usize {
-        self.origin.prompt_tokens
     }
 
     fn generated_tokens(&self) -> usize {

@@ -21,7 +21,7 @@ use crate::holding::Holding;
 use crate::inbox::Notice;
 use crate::metrics::RetryReason;
 use crate::rpc;
-use crate::survival::{Report, Step, Survival, Way};
+use crate::survival::{Report, Step, Survival};
 
 type Next = Poll<Option<Result<EncodedResponse, Status>>>;
 
@@ -47,13 +47,13 @@ impl ForwardStream {
     pub(super) fn new(
         id: &str,
         at: AtServer,
-        begun: Option<(StreamMover, Survival<Status>)>,
+        mover: Option<(StreamMover, Survival<Status>)>,
         context: Arc<CallContext>,
     ) -> Self {
         Self {
             first: None,
             notices: next_notice(&at),
-            holding: Holding::new(&context.request_id, at, begun),
+            holding: Holding::new(&context.request_id, at, mover),
             id: id.into(),
             has_started: false,
             is_final: false,
@@ -105,10 +105,10 @@ impl ForwardStream {
         let looked = message.view().and_then(|response| {
             let failed = in_band(&response).err();
             let taken = match (&failed, self.holding.request_mut()) {
-                (None, Some(begun)) => {
+                (None, Some(mover)) => {
                     let stoppable = self.context.stoppable.as_ref();
                     let is_stopped = stoppable.is_some_and(|it| it.is_stopped());
-                    begun.said.take(&response, is_stopped)?
+                    mover.said.take(&response, is_stopped)?
                 }
                 _ => Novelty::New,
             };
@@ -133,9 +133,9 @@ impl ForwardStream {
         if is_first && self.holding.work().slot().is_leaving() {
             self.holding.notice(Notice::Leaving);
         }
-        if let Some(begun) = self.holding.request() {
-            self.context.generated(|| begun.said.tokens());
-            if !begun.said.can_continue() {
+        if let Some(mover) = self.holding.request() {
+            self.context.generated(|| mover.said.tokens());
+            if !mover.said.can_continue() {
                 self.holding.settle();
             }
         }
@@ -235,8 +235,7 @@ impl ForwardStream {
                 return self.lose_or_end(Status::unavailable("the server has ended"));
             }
             let notice = at.notice().filter(|_| self.survives());
-            let way = self.holding.survival().map(Survival::way);
-            if let Some(notice) = notice.filter(|_| way == Some(Way::Resume)) {
+            if let Some(notice) = notice {
                 self.holding.notice(notice);
                 context.waker().wake_by_ref();
             }
@@ -279,7 +278,7 @@ impl Stream for ForwardStream {
                 Poll::Ready(Some(Ok(message))) => self.receive(message),
                 Poll::Ready(Some(Err(status))) => self.lose_or_end(status),
                 Poll::Ready(None) => match self.holding.request() {
-                    Some(begun) if begun.expects_final && !self.is_final => {
+                    Some(mover) if mover.expects_final && !self.is_final => {
                         let text = "the stream ended before its last response";
                         self.lose_or_end(Status::unavailable(text))
                     }

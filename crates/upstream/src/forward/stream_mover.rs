@@ -26,7 +26,7 @@ use crate::pool::Pool;
 use crate::process::Life;
 use crate::slot::WorkerSlot;
 use crate::stops::Source;
-use crate::survival::{Mover, Survival, Way, Work, may_return};
+use crate::survival::{Movable, Mover, Survival, Way, Work, may_return};
 use crate::table::Picked;
 
 /// A stream's request at one server.
@@ -104,7 +104,6 @@ pub(super) struct StreamMover {
     way: Way,
     /// Of the server that it began with.
     weights: String,
-    prompt_tokens: usize,
 }
 
 impl StreamMover {
@@ -139,10 +138,9 @@ impl StreamMover {
         let is_llmapi = inputs.get("text_input").is_some() && inputs.get("streaming").is_some();
         let asked = message.parameters.get(names::ENABLE_EMPTY_FINAL_RESPONSE);
         let asked = asked.and_then(|asked| asked.parameter_choice.as_ref());
-        let begun = Self {
+        let mover = Self {
             expects_final: asked == Some(&ParameterChoice::BoolParam(true)),
             weights: open.generator.weights().to_owned(),
-            prompt_tokens: ids.map_or(0, |ids| ids.count()),
             forward: Arc::clone(forward),
             call: Arc::clone(call),
             message: Arc::clone(message),
@@ -151,8 +149,13 @@ impl StreamMover {
             said: Said::new(open.generator.accumulates() || is_llmapi),
             way,
         };
+        let movable = Movable {
+            way,
+            prompt_tokens: ids.map_or(0, |ids| ids.count()),
+            deadline: call.deadline,
+        };
         let metrics = forward.metrics.resumes.clone();
-        Some((begun, Survival::new(way, forward.limits, metrics)))
+        Some((mover, Survival::new(movable, forward.limits, metrics)))
     }
 
     fn suits(&self, now: &AtServer, picked: &Picked, may_return: bool) -> bool {
@@ -212,11 +215,11 @@ impl Mover for StreamMover {
         Ok(AtServer::new(Some(responses), open))
     }
 
-    fn has_moved(&mut self, now: &mut AtServer, way: Way) {
+    fn has_moved(&mut self, now: &mut AtServer) {
         if self.said.is_empty() {
             now.open.generator.weights().clone_into(&mut self.weights);
         }
-        if way == Way::Replay {
+        if self.way == Way::Replay {
             self.said.replay();
         }
         if let Some(stoppable) = &self.call.stoppable
@@ -228,14 +231,6 @@ impl Mover for StreamMover {
 
     fn is_over(&self) -> bool {
         self.forward.ending.has_begun() || !self.said.can_continue()
-    }
-
-    fn deadline(&self) -> Option<Instant> {
-        self.call.deadline
-    }
-
-    fn prompt_tokens(&self) -> usize {
-        self.prompt_tokens
     }
 
     fn generated_tokens(&self) -> usize {

@@ -40,7 +40,7 @@ impl Deliverable for StreamStart<'_> {
         if is_again {
             shorten_timeout(&mut own, *since);
         }
-        let begun = match target.id() {
+        let mover = match target.id() {
             None => {
                 let request = (self.message, *since);
                 let may_share = self.asked.shares;
@@ -51,7 +51,7 @@ impl Deliverable for StreamStart<'_> {
         let responses = self.forward.start(own, &open, self.asked, target.id());
         let at = AtServer::new(Some(responses.unwrap_or_else(Responses::failed)), open);
         let context = Arc::clone(self.context);
-        self.stream = Some(ForwardStream::new(&self.message.id, at, begun, context));
+        self.stream = Some(ForwardStream::new(&self.message.id, at, mover, context));
         Ok(sent)
     }
 
