@@ -1,6 +1,5 @@
-//! A request that another program sends to a worker which was picked here: a proxy that asks where requests go. Owns that it
-//! counts at its worker for as long as it lasts, and at another one once it went there instead; knows nothing of how it gets
-//! there.
+//! A request at the worker that was picked for it. Owns that it counts there for as long as it lasts, and at another one once
+//! another program, a proxy that asks where requests go, sent it there instead; knows nothing of how it gets there.
 
 use std::sync::Arc;
 
@@ -29,6 +28,11 @@ pub struct Visit {
 }
 
 impl Visit {
+    /// At the one worker that was picked.
+    pub(crate) fn at(slot: Arc<WorkerSlot>, placed: Option<Placed>) -> Self {
+        Self::new(slot, placed, Vec::new(), None)
+    }
+
     pub(crate) fn new(
         slot: Arc<WorkerSlot>,
         placed: Option<Placed>,

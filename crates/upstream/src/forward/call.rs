@@ -20,6 +20,7 @@ use crate::process::Life;
 use crate::slot::WorkerSlot;
 use crate::stops::Source;
 use crate::table::Picked;
+use crate::visit::Visit;
 
 /// An open call at a server.
 #[derive(Debug)]
@@ -28,8 +29,8 @@ pub struct OpenCall {
     pub(super) link: Arc<Link>,
     pub(super) generator: Generator,
     pub(super) life: Life,
-    /// Why the server was picked, where its reports are heard.
-    pub(super) placed: Option<Placed>,
+    /// That it counts there.
+    visit: Visit,
 }
 
 /// What generates the answers of a model, as far as they may continue elsewhere: its connection as it was then.
@@ -73,13 +74,13 @@ impl Generator {
 
 impl OpenCall {
     pub(super) fn new(picked: Picked, placed: Option<Placed>, link: Arc<Link>) -> Self {
-        picked.slot.peer.enter();
+        let slot = &picked.slot;
         Self {
             generator: Generator::of(&picked),
-            life: picked.slot.life(),
+            life: slot.life(),
+            visit: Visit::at(Arc::clone(slot), placed),
             picked,
             link,
-            placed,
         }
     }
 
@@ -94,9 +95,7 @@ impl OpenCall {
 
     /// The first output came.
     pub(super) fn started(&mut self) {
-        if let Some(placed) = &mut self.placed {
-            placed.started();
-        }
+        self.visit.started();
     }
 
     /// Where to send a stop for this id.
@@ -106,12 +105,6 @@ impl OpenCall {
             link: Arc::clone(&self.link),
             id: id.to_owned(),
         }
-    }
-}
-
-impl Drop for OpenCall {
-    fn drop(&mut self) {
-        self.picked.slot.peer.leave();
     }
 }
 

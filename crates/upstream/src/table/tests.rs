@@ -1,7 +1,9 @@
 //! Which worker a request goes to, and what stays known of one that is away.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use bytes::Bytes;
 use inflight_kserve::assets::ModelDescription;
 use inflight_kserve::cache_state::{CacheShape, CacheUpdate, WorkerLoad};
 use inflight_testkit::model::byte_model_files;
@@ -11,7 +13,9 @@ use super::*;
 use crate::connection::Transport;
 use crate::handles::Handle;
 use crate::model::served::Protocol;
-use crate::placement::BlockKeys;
+use crate::model::served::ServedModel;
+use crate::phases::{Disaggregate, Phases};
+use crate::placement::{BlockKeys, Placed, Prompts};
 use crate::prompt_request::PromptRequest;
 use crate::registry::Sequences;
 use crate::request_queue::NotSent;
