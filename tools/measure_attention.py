@@ -44,6 +44,10 @@ CONTEXTS: dict[str, Sequence[tuple[int, int]]] = {
     "8,192 at 0": [(0, 8192)],
     "8,192 at 24,576": [(24576, 8192)],
     "2,048 at 30,720": [(30720, 2048)],
+    "1,056 at 24,576": [(24576, 1056)],
+    "256 at 8,192": [(8192, 256)],
+    "128 at 32,768": [(32768, 128)],
+    "16 of 128 at 32,768": [(32768, 128)] * 16,
     "64 of 128 at 4,096": [(4096, 128)] * 64,
 }
 
@@ -149,9 +153,11 @@ def context(chunks: Sequence[tuple[int, int]]) -> str:
     packed = Context(given[0], given[1], given[2], given[3], tuple(places))
     out = torch.empty_like(queries)
 
+    plan = kernels.plan_context(packed, cache.shape, queries.element_size())
+
     def compute() -> Any:
         kernels.context_attention(
-            queries, cache.keys, cache.values, cache.tables, packed, None, cache.shape, out
+            queries, cache.keys, cache.values, cache.tables, packed, None, cache.shape, plan, out
         )
         return out
 
@@ -168,6 +174,7 @@ def context(chunks: Sequence[tuple[int, int]]) -> str:
         last,
         None,
         cache.shape,
+        None,
         right,
     )
     apart = error(compute()[-few:], right[-few:])

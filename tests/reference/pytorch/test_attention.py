@@ -19,7 +19,7 @@ HAS_GPU = torch.cuda.is_available()
 if not HAS_GPU and "TRITON_INTERPRET" not in os.environ:
     pytest.skip("there is no NVIDIA GPU; TRITON_INTERPRET=1 runs it", allow_module_level=True)
 
-from inflight.executors.reference.pytorch import generation_kernels, kernels, operations  # noqa: E402
+from inflight.executors.reference.pytorch import context_kernels, generation_kernels, kernels, operations  # noqa: E402
 from inflight.executors.reference.pytorch.operations import CONTEXT_TILE, Context, Shape  # noqa: E402
 
 DEVICE = "cuda" if HAS_GPU else "cpu"
@@ -100,10 +100,17 @@ def test_long_contexts_are_cut_and_short_ones_are_not() -> None:
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("sizes", SHAPES)
 @pytest.mark.parametrize("chunks", [[(0, 5)], [(0, 150), (7, 1), (63, 70)], [(200, 65), (64, 64), (65, 3)]])
-@pytest.mark.parametrize("kind", ["whole", "window", "sinks", "linear biases"])
+@pytest.mark.parametrize("kind", ["whole", "cut often", "window", "sinks", "linear biases"])
 def test_prompts_from_any_position_on(
-    chunks: list[tuple[int, int]], sizes: tuple[int, int, int], dtype: str, kind: str
+    chunks: list[tuple[int, int]],
+    sizes: tuple[int, int, int],
+    dtype: str,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # Of a device with as many programs as there are tiles, or with many more.
+    monkeypatch.setattr(context_kernels, "_multiprocessors", lambda _: 64 if kind == "cut often" else 8)
+    monkeypatch.setattr(context_kernels, "_JOINING", 0)
     torch.manual_seed(4)
     shape, keys, values, tables = cache([first + count for first, count in chunks], *sizes, dtype)
     window = 40 if kind in ("window", "sinks") else None
@@ -122,10 +129,42 @@ def test_prompts_from_any_position_on(
         for row, count, slot, first in places
         for offset in range(0, count, CONTEXT_TILE)
     ]
+    # As an iteration from a graph has it, which has room for more.
+    tiles += [(0, 0, 0, 0)] * 3
     given = torch.tensor(tiles, dtype=torch.int32, device=DEVICE).T.contiguous()
     packed = Context(given[0], given[1], given[2], given[3], tuple(places))
-    found, expected = torch.empty_like(queries), torch.empty_like(queries, dtype=torch.float32)
-    kernels.context_attention(queries, keys, values, tables, packed, window, shape, found)
+    expected = torch.empty_like(queries, dtype=torch.float32)
     plain = (queries.float(), keys.float(), values.float())
-    operations.context_attention(*plain, tables, packed, window, shape, expected)
-    assert error(found, expected) < TOLERANCES[dtype]
+    operations.context_attention(*plain, tables, packed, window, shape, None, expected)
+    plan = kernels.plan_context(packed, shape, queries.element_size())
+    # As the layers of an iteration do, with one plan.
+    for _ in range(3):
+        found = torch.full_like(queries, float("nan"))
+        kernels.context_attention(queries, keys, values, tables, packed, window, shape, plan, found)
+        assert error(found, expected) < TOLERANCES[dtype]
+    assert (plan is None) == (kind == "linear biases")
+    if plan is not None:
+        parts = plan.cuts[1 + 2 * len(tiles) :][: int(plan.cuts[0])].tolist()
+        assert sorted(set(parts)) == list(range(len(tiles) - 3))
+        is_cut = kind == "cut often" and max(position + count for _, _, position, count in tiles) > 64
+        assert len(parts) > len(tiles) - 3 or not is_cut
+
+
+def test_few_tiles_are_cut_and_many_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context_kernels, "_multiprocessors", lambda _: 132)
+    shape = Shape(32, 8, 128, 32, 32768)
+    parts = {}
+    for tiles in (1, 4, 16, 17, 33, 200):
+        positions = torch.full((tiles,), 24576, dtype=torch.int32, device=DEVICE)
+        counts = torch.full((tiles,), CONTEXT_TILE, dtype=torch.int32, device=DEVICE)
+        plan = kernels.plan_context(Context(positions, positions, positions, counts, ()), shape, 2)
+        assert plan is not None
+        parts[tiles] = int(plan.cuts[0])
+        assert parts[tiles] <= plan.most
+    # 16 programs at a time for a group of heads.
+    assert parts[1] == 16
+    assert parts[4] == 16
+    assert parts[16] == 16
+    assert 2 * 17 <= parts[17] <= 5 * 17
+    assert 2 * 33 <= parts[33] <= 5 * 33
+    assert parts[200] == 200

@@ -1,9 +1,10 @@
-"""Attention over the paged cache in Triton the language, as `operations` has it in plain PyTorch.
+"""Attention of new tokens over the paged cache in Triton the language, as `operations` has it in plain
+PyTorch.
 
 Reads a cache block in one piece; numbers of an FP8 cache are widened where they are read. Generation of one
 row, or within a window, splits every context over programs where there are too few sequences to fill the
-device (`generation_kernels` has the rest); contexts go tile by tile.
-Nothing here allocates by the values of a tensor, so that an iteration can be captured in a CUDA graph.
+device; `generation_kernels` has the rest, and `context_kernels` the prompts. Nothing here allocates by the
+values of a tensor, so that an iteration can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import triton
 import triton.language as tl
 
 from .generation_kernels import Plan, attend
-from .operations import CONTEXT_TILE, Context, Shape, Tensor
+from .operations import Shape, Tensor
 
 #: Shares of a context that are attended at once, where there are too few sequences to fill the device.
 _MOST_SPLITS = 16
@@ -197,176 +198,6 @@ def generation_attention(
             parts, maxima, sums, out, HEAD_DIM=shape.head_dim, PADDED=padded, SPLITS=splits, num_warps=2
         )
     return out
-
-
-@triton.jit
-def _context_attention(
-    queries,
-    keys,
-    values,
-    block_tables,
-    tile_rows,
-    tile_slots,
-    tile_positions,
-    tile_counts,
-    out,
-    slopes,
-    scale,
-    table_width,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    PADDED: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    ROWS: tl.constexpr,
-    TOGETHER: tl.constexpr,
-    TILE: tl.constexpr,
-    WINDOW: tl.constexpr,
-    SINKS: tl.constexpr,
-    ALIBI: tl.constexpr,
-    PRECISION: tl.constexpr,
-):
-    """One tile of a chunk's rows, for ``TOGETHER`` query heads that read one key head, head after head.
-    Scores are in base 2."""
-    tile = tl.program_id(0)
-    first_head = tl.program_id(1) * TOGETHER
-    kv_head = first_head // (HEADS // KV_HEADS)
-    first_row = tl.load(tile_rows + tile).to(tl.int64)
-    position = tl.load(tile_positions + tile)
-    count = tl.load(tile_counts + tile)
-    table = block_tables + tl.load(tile_slots + tile).to(tl.int64) * table_width
-
-    rows = tl.arange(0, ROWS * TOGETHER) % ROWS
-    heads = first_head + tl.arange(0, ROWS * TOGETHER) // ROWS
-    columns = tl.arange(0, PADDED)
-    query_reach = ((first_row + rows) * HEADS + heads)[:, None] * HEAD_DIM + columns[None, :]
-    query_inside = (rows < count)[:, None] & (columns < HEAD_DIM)[None, :]
-    query = tl.load(queries + query_reach, mask=query_inside, other=0.0)
-    own = position + rows
-
-    begin = 0
-    if WINDOW > 0:
-        begin = tl.maximum(position + 1 - WINDOW - SINKS, 0)
-        if SINKS == 0:
-            begin = begin // TILE * TILE
-    end = position + count
-    maximum = tl.full((ROWS * TOGETHER,), -1e30, tl.float32)
-    total = tl.zeros((ROWS * TOGETHER,), tl.float32)
-    mixed = tl.zeros((ROWS * TOGETHER, PADDED), tl.float32)
-    if (WINDOW == 0) & (not ALIBI):
-        # Every row sees all of what lies before the first one: nothing is masked.
-        begin = (position + 1) // TILE * TILE
-        for start in range(0, begin, TILE):
-            place = start + tl.arange(0, TILE)
-            block = tl.load(table + place // BLOCK_SIZE).to(tl.int64)
-            base = ((block * KV_HEADS + kv_head) * BLOCK_SIZE + place % BLOCK_SIZE) * HEAD_DIM
-            reach = base[:, None] + columns[None, :]
-            if HEAD_DIM == PADDED:
-                key = tl.load(keys + reach).to(query.dtype)
-            else:
-                key = tl.load(keys + reach, mask=columns[None, :] < HEAD_DIM, other=0.0).to(query.dtype)
-            scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
-            higher = tl.maximum(maximum, tl.max(scores, axis=1) * scale)
-            weights = tl.exp2(scores * scale - higher[:, None])
-            correction = tl.exp2(maximum - higher)
-            total = total * correction + tl.sum(weights, axis=1)
-            if HEAD_DIM == PADDED:
-                value = tl.load(values + reach).to(query.dtype)
-            else:
-                value = tl.load(values + reach, mask=columns[None, :] < HEAD_DIM, other=0.0).to(query.dtype)
-            mixed = mixed * correction[:, None]
-            mixed += tl.dot(weights.to(value.dtype), value, input_precision=PRECISION)
-            maximum = higher
-    for start in range(begin, end, TILE):
-        place = start + tl.arange(0, TILE)
-        inside = place < end
-        if SINKS > 0:
-            # As if the sinks lay right before what the tile's first row sees.
-            place = tl.where(place < begin + SINKS, place - begin, place)
-        block = tl.load(table + place // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
-        base = ((block * KV_HEADS + kv_head) * BLOCK_SIZE + place % BLOCK_SIZE) * HEAD_DIM
-        reach = base[:, None] + columns[None, :]
-        loaded = inside[:, None] & (columns < HEAD_DIM)[None, :]
-        key = tl.load(keys + reach, mask=loaded, other=0.0).to(query.dtype)
-        scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
-        if ALIBI:
-            distance = (place[None, :] - own[:, None]).to(tl.float32)
-            scores += tl.load(slopes + heads)[:, None] * distance * 1.4426950408889634
-        seen = (place[None, :] <= own[:, None]) & inside[None, :]
-        if SINKS > 0:
-            seen &= (place[None, :] > own[:, None] - WINDOW) | (place[None, :] < SINKS)
-        elif WINDOW > 0:
-            seen &= place[None, :] > own[:, None] - WINDOW
-        scores = tl.where(seen, scores, -1e30)
-        higher = tl.maximum(maximum, tl.max(scores, axis=1))
-        # A row that sees nothing of a tile must not count its masked scores.
-        weights = tl.where(seen, tl.exp2(scores - higher[:, None]), 0.0)
-        correction = tl.exp2(maximum - higher)
-        total = total * correction + tl.sum(weights, axis=1)
-        value = tl.load(values + reach, mask=loaded, other=0.0).to(query.dtype)
-        mixed = mixed * correction[:, None]
-        mixed += tl.dot(weights.to(value.dtype), value, input_precision=PRECISION)
-        maximum = higher
-    mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
-    tl.store(out + query_reach, mixed.to(out.dtype.element_ty), mask=query_inside)
-
-
-#: Programs that fill the device: with fewer, each should be short.
-_FULL = 128
-
-
-def _heads_together(shape: Shape, padded: int, element_size: int, tiles: int) -> int:
-    """Query heads that a program computes: keys and values are read once for all of them.
-
-    In 16 bits, with 128 numbers a head, two are 1.2 to 1.3 times as fast as one on an H200, and four are
-    slower than two. More numbers a head, or 32 bits, leave too few registers for two.
-    """
-    shared = shape.heads // shape.kv_heads
-    fits = shared % 2 == 0 and padded <= 128 and element_size == 2
-    return 2 if fits and tiles * shape.heads // 2 >= _FULL else 1
-
-
-def context_attention(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    block_tables: Tensor,
-    context: Context,
-    window: int | None,
-    shape: Shape,
-    out: Tensor,
-) -> None:
-    tiles = context.rows.shape[0]
-    padded = max(16, triton.next_power_of_2(shape.head_dim))
-    together = _heads_together(shape, padded, queries.element_size(), tiles)
-    _context_attention[(tiles, shape.heads // together)](
-        queries,
-        keys,
-        values,
-        block_tables,
-        context.rows,
-        context.slots,
-        context.positions,
-        context.counts,
-        out,
-        queries if shape.slopes is None else shape.slopes,
-        shape.scale * 1.4426950408889634,
-        block_tables.stride(0),
-        HEADS=shape.heads,
-        KV_HEADS=shape.kv_heads,
-        HEAD_DIM=shape.head_dim,
-        PADDED=padded,
-        BLOCK_SIZE=shape.tokens_per_block,
-        ROWS=CONTEXT_TILE,
-        TOGETHER=together,
-        TILE=64,
-        WINDOW=window or 0,
-        SINKS=shape.sink_tokens if window else 0,
-        ALIBI=shape.slopes is not None,
-        PRECISION=_precision(queries),
-        num_warps=4,
-        num_stages=2,
-    )
 
 
 def _precision(x: Tensor) -> str:

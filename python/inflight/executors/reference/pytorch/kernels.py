@@ -16,7 +16,9 @@ import triton.language as tl
 
 from inflight.executors.reference.model.families.family import Activation
 
-from .attention_kernels import context_attention, generation_attention
+from .attention_kernels import generation_attention
+from .context_kernels import context_attention
+from .context_kernels import plan as plan_context
 from .expert_kernels import choose, mix, sort
 from .generation_kernels import plan as plan_generation
 from .linear_kernels import linear
@@ -32,6 +34,7 @@ __all__ = [
     "experts",
     "generation_attention",
     "linear",
+    "plan_context",
     "plan_generation",
     "prepare",
     "rotate_and_store",

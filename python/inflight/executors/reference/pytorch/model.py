@@ -179,6 +179,8 @@ class TorchModel:
         epsilon = config.norm_epsilon
         generating = rows.generation_slots.shape[0]
         plan = ops.plan_generation(rows.positions[:generating], shape) if generating else None
+        prompts = rows.context
+        planned = None if prompts is None else ops.plan_context(prompts, shape, self.dtype.itemsize)
         turned, turns = self._turns(rows)
         x = self._embed(rows)
         delta: Tensor | None = None
@@ -203,7 +205,7 @@ class TorchModel:
                 shape,
                 more,
             )
-            mixed = self._attend(queries, rows, index, generating, layer.window, plan)
+            mixed = self._attend(queries, rows, index, generating, layer.window, plan, planned)
             mixed = mixed.reshape(len(mixed), -1)
             delta, more = self._product(rows, index, "output", mixed, layer.output, layer.output_bias)
             delta = self.communicator.all_reduce(delta)
@@ -294,8 +296,16 @@ class TorchModel:
         return torch.matmul(hidden, self._ends.head.t(), out=out)
 
     def _attend(
-        self, queries: Tensor, rows: Rows, index: int, generating: int, window: int | None, plan: Any
+        self,
+        queries: Tensor,
+        rows: Rows,
+        index: int,
+        generating: int,
+        window: int | None,
+        plan: Any,
+        planned: Any,
     ) -> Tensor:
+        """``plan`` is how generation rows are attended to, ``planned`` how prompts are."""
         keys, values = self._keys[index], self._values[index]
         generation = None
         if generating:
@@ -316,6 +326,6 @@ class TorchModel:
         if generation is not None:
             mixed[:generating] = generation
         self.operations.context_attention(
-            queries, keys, values, rows.block_tables, rows.context, window, self.shape, mixed
+            queries, keys, values, rows.block_tables, rows.context, window, self.shape, planned, mixed
         )
         return mixed

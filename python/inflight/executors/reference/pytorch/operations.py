@@ -285,6 +285,12 @@ def generation_attention(
     return torch.cat(mixed) if mixed else queries
 
 
+def plan_context(context: Context, shape: Shape, element_size: int) -> Any:  # noqa: ARG001 -- the seam's
+    """How the prompts of an iteration are attended to, in every layer, by queries whose numbers have so many
+    bytes: here, one after the other."""
+    return None
+
+
 def context_attention(
     queries: Tensor,
     keys: Tensor,
@@ -293,10 +299,11 @@ def context_attention(
     context: Context,
     window: int | None,
     shape: Shape,
+    plan: Any,  # noqa: ARG001 -- the seam's
     out: Tensor,
 ) -> None:
     """Chunks of prompts, causal over all that is cached of them: from ``queries [T, heads, head_dim]`` to
-    the same rows of ``out``."""
+    the same rows of ``out``, as `plan_context` planned it."""
     for row, count, slot, position in context.chunks:
         rows = slice(row, row + count)
         table = block_tables[slot].long()

@@ -12,6 +12,8 @@ they are first needed.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -37,6 +39,9 @@ from .pieces import Pieces, layers_of_a_piece
 
 #: Prompt tokens of an iteration up to which launching its operations takes longer than spare rows do.
 _SMALL_PROMPTS = 512
+#: How many times longer than launching it takes an iteration computes, at least, to be launched by hand
+#: rather than from a graph with more spare rows than this share of its rows.
+_HIDDEN, _SPARE_SHARE = 1.5, 1 / 16
 #: Sequences of iterations that can be given up, at most; those of batches are few while clients come.
 _IDLE_ROWS = 16
 #: Chunks of prompts that an iteration from a graph has room for, or more where there are many sequences.
@@ -99,6 +104,8 @@ class DeviceSteps:
         self._pieces: dict[Any, Pieces] = {}
         self._is_awaited: Callable[[], bool] | None = None
         self._pool: Any = None
+        #: Rows of an iteration with prompts that compute as long as it takes to launch it by hand.
+        self._launching_rows = math.inf
         # Plain operations look at values on the host, which no graph can.
         if self.cuda and self._operations is not operations:
             self._capture(limits)
@@ -378,6 +385,7 @@ class DeviceSteps:
                 self._prompt_inputs[: len(spare)] = self.upload(spare)
                 buffer = self._prompt_inputs[: len(spare)]
                 self._prompt_graphs[place] = self.capture(partial(self._prompts, buffer, shape))
+            self._time_launching(longest, sizes[-1])
             for bucket in reversed(buckets(limits.rows)):
                 self._fill(bucket)
                 self._graphs[bucket] = self.capture(partial(self._generate, bucket))
@@ -385,6 +393,19 @@ class DeviceSteps:
             self._prompt_graphs = dict(sorted(self._prompt_graphs.items()))
             self._capture_pieces(limits)
             torch.cuda.synchronize(self.device)
+
+    def _time_launching(self, tokens: int, generation: int) -> None:
+        """Measures `_launching_rows` with spare rows alone."""
+        shape = self._prompt_shape(tokens, generation)
+        buffer = self.upload(Packed.empty().padded(shape, self.spare))
+        self._prompts(buffer, shape)  # which gets its memory
+        torch.cuda.synchronize(self.device)
+        begun_s = time.perf_counter()
+        self._prompts(buffer, shape)
+        launched_s = time.perf_counter()
+        torch.cuda.synchronize(self.device)
+        done_s = time.perf_counter()
+        self._launching_rows = (launched_s - begun_s) / (done_s - begun_s) * (tokens + generation)
 
     def capture(self, compute: Callable[[], Any]) -> Any:
         """A graph of what ``compute`` launches; inside of `queueing`."""
@@ -466,7 +487,12 @@ class DeviceSteps:
         if tokens is None or (tokens > _SMALL_PROMPTS and tokens > 1.25 * shape.tokens):
             return None
         places = (place for place in self._prompt_graphs if place[0] == tokens)
-        return next((place for place in places if shape.fits(self._prompt_shape(*place))), None)
+        place = next((place for place in places if shape.fits(self._prompt_shape(*place))), None)
+        if place is None or not pays_by_hand(
+            shape.tokens + shape.generation, sum(place), self._launching_rows
+        ):
+            return place
+        return None
 
     def _prompt_shape(self, tokens: int, generation: int) -> PackedShape:
         """What the graph of so many prompt tokens and generation rows holds."""
@@ -538,6 +564,12 @@ def _joined(generation: Tensor, prompts: Tensor) -> Tensor:
 def _refuse(adapters: Sequence[Adapter | None]) -> None:
     if adapters:
         raise RuntimeError("adapters are not split over ranks: the engine refuses such requests")
+
+
+def pays_by_hand(rows: int, graph_rows: int, launching_rows: float) -> bool:
+    """Whether an iteration of ``rows`` is launched by hand though a graph of more rows has room for it: the
+    device computes while the host launches, which takes as long as ``launching_rows`` do."""
+    return rows > _HIDDEN * launching_rows and graph_rows - rows > _SPARE_SHARE * rows
 
 
 def buckets(most: int) -> list[int]:
