@@ -85,6 +85,8 @@ pub(crate) struct Recorder {
     between_events: Histogram<u64>,
     per_token: Histogram<u64>,
     tokens: u64,
+    prompt_tokens: u64,
+    cached_tokens: u64,
     events: u64,
     whole: u64,
     short: u64,
@@ -102,6 +104,8 @@ impl Default for Recorder {
             between_events: histogram(),
             per_token: histogram(),
             tokens: 0,
+            prompt_tokens: 0,
+            cached_tokens: 0,
             events: 0,
             whole: 0,
             short: 0,
@@ -139,6 +143,12 @@ impl Recorder {
             );
         }
         timer.last = now;
+    }
+
+    /// What a request's prompt had, and what of it was cached, as the server says.
+    pub(crate) fn prompt(&mut self, tokens: u64, cached: u64) {
+        self.prompt_tokens += tokens;
+        self.cached_tokens += cached;
     }
 
     /// The end of a request that brought `tokens`.
@@ -189,6 +199,7 @@ fn record(histogram: &mut Histogram<u64>, time: Duration) {
 /// Milliseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Quantiles {
+    pub(crate) mean: f64,
     pub(crate) p50: f64,
     pub(crate) p99: f64,
 }
@@ -197,6 +208,7 @@ impl Quantiles {
     fn of(histogram: &Histogram<u64>) -> Option<Self> {
         let millis = |quantile| histogram.value_at_quantile(quantile) as f64 / 1000.0;
         (!histogram.is_empty()).then(|| Self {
+            mean: histogram.mean() / 1000.0,
             p50: millis(0.5),
             p99: millis(0.99),
         })
@@ -218,6 +230,9 @@ pub(crate) struct Report {
     pub(crate) streams: usize,
     pub(crate) wall_seconds: f64,
     pub(crate) tokens: u64,
+    /// Of the prompts, and those of them that were cached; 0 where the server does not say.
+    pub(crate) prompt_tokens: u64,
+    pub(crate) cached_tokens: u64,
     /// Events or messages that brought tokens: fewer than tokens where the server coalesces.
     pub(crate) events: u64,
     pub(crate) tokens_per_second: f64,
@@ -261,6 +276,8 @@ impl Report {
             streams,
             wall_seconds: around.wall.as_secs_f64(),
             tokens: recorder.tokens,
+            prompt_tokens: recorder.prompt_tokens,
+            cached_tokens: recorder.cached_tokens,
             events: recorder.events,
             tokens_per_second: recorder.tokens as f64 / seconds,
             requests_per_second: recorder.whole as f64 / seconds,
@@ -353,6 +370,14 @@ impl Report {
         for (name, value) in rows {
             table.add_row([name.to_owned(), value]);
         }
+        if self.prompt_tokens > 0 {
+            let share = 100.0 * self.cached_tokens as f64 / self.prompt_tokens as f64;
+            let text = format!(
+                "{} of {}, {share:.1} %",
+                self.cached_tokens, self.prompt_tokens
+            );
+            table.add_row(["cached prompt tokens".to_owned(), text]);
+        }
         if let (Some(good), Some(rate)) = (self.good, self.good_per_second) {
             let text = format!("{good}, {rate:.1} per second");
             table.add_row(["requests within the objective".to_owned(), text]);
@@ -412,7 +437,13 @@ mod tests {
         }
         // Five tokens in three events.
         recorder.end(&timer, 5, Ending::Whole);
+        recorder.prompt(40, 30);
         let report = Report::new(1, &recorder, &Surroundings::default());
+        assert!(
+            report.table().contains("30 of 40, 75.0 %"),
+            "{}",
+            report.table()
+        );
         let near = |actual: Option<Quantiles>, expected: f64| {
             let actual = actual.unwrap().p50;
             assert!(

@@ -17,12 +17,20 @@ pub(crate) enum Event {
     Content,
     /// A response of Triton's `generate_stream` with so many tokens.
     Tokens(u64),
-    /// The usage chunk's `completion_tokens`.
-    Usage(u64),
+    Usage(TokenUsage),
     Error(String),
     Done,
     /// A role, a finish reason, a comment.
     Other,
+}
+
+/// What the usage chunk says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TokenUsage {
+    pub(crate) prompt: u64,
+    /// Those of the prompt that were found in a cache.
+    pub(crate) cached: u64,
+    pub(crate) completion: u64,
 }
 
 /// Why bytes are no HTTP response.
@@ -345,8 +353,13 @@ fn classify(data: &[u8]) -> Event {
     if TEXTS.iter().any(|key| has_text(key)) {
         return Event::Content;
     }
-    if let Some(tokens) = number_after(data, b"\"completion_tokens\":") {
-        return Event::Usage(tokens);
+    if let Some(completion) = number_after(data, b"\"completion_tokens\":") {
+        let count = |key| number_after(data, key).unwrap_or_default();
+        return Event::Usage(TokenUsage {
+            prompt: count(b"\"prompt_tokens\":"),
+            cached: count(b"\"cached_tokens\":"),
+            completion,
+        });
     }
     for count in [&b"\"sequence_length\":"[..], b"\"num_output_tokens\":"] {
         if let Some(tokens) = number_after(data, count) {

@@ -240,7 +240,10 @@ impl Connection {
                 running.usage = Some(running.usage.unwrap_or(0) + tokens);
                 recorder.event(&mut running.timer, now);
             }
-            Event::Usage(tokens) => running.usage = Some(tokens),
+            Event::Usage(usage) => {
+                running.usage = Some(usage.completion);
+                recorder.prompt(usage.prompt, usage.cached);
+            }
             Event::Error(text) => running.error = Some(text),
             Event::Done => running.is_done = true,
             Event::Other => {}

@@ -10,7 +10,8 @@ const STREAM: &str = concat!(
     ": keep-alive\n\n",
     "data: {\"choices\":[{\"delta\":{\"content\":\"é\"}}]}\r\n\r\n",
     "data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"length\"}]}\n\n",
-    "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":128}}\n\n",
+    "data: {\"choices\":[],\"usage\":{\"prompt_tokens\":3,\"completion_tokens\":128,",
+    "\"prompt_tokens_details\":{\"cached_tokens\":2}}}\n\n",
     "data: [DONE]\n\n",
 );
 
@@ -20,7 +21,11 @@ fn expected() -> Vec<Event> {
         Event::Content,
         Event::Content,
         Event::Other,
-        Event::Usage(128),
+        Event::Usage(TokenUsage {
+            prompt: 3,
+            cached: 2,
+            completion: 128,
+        }),
         Event::Done,
     ]
 }
@@ -175,7 +180,10 @@ fn events_by_what_they_say() {
         ),
         (
             "{\"choices\":[],\"usage\":{\"completion_tokens\": 7}}",
-            Event::Usage(7),
+            Event::Usage(TokenUsage {
+                completion: 7,
+                ..TokenUsage::default()
+            }),
         ),
         (
             "{\"choices\":[],\"usage\":{\"completion_tokens\":null}}",
