@@ -54,6 +54,16 @@ from inflight.launch.model import DEMO_DIRECTORY
 
 #: Keys of `config.json` by shape.
 SHAPES: dict[str, dict[str, Any]] = {
+    # To try a tool without a GPU.
+    "tiny": {
+        "num_hidden_layers": 2,
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "intermediate_size": 128,
+        "vocab_size": 2048,
+        "max_position_embeddings": 4096,
+    },
     "small": {
         "num_hidden_layers": 16,
         "hidden_size": 1024,

@@ -11,7 +11,8 @@ servers, and the table; measures nothing itself.
 
 Weights are random. A command may begin with variables, as in a shell; `{model}` is the directory that is
 written, `{port}` a free port, `{file:PATH}` a copy of a file in which they are filled in as well, such as a
-topology of `tools/phases` for `inflight launch`. DIRECTORY holds Mooncake's `conversation_trace.jsonl` and
+topology of `tools/phases` or `tools/prefixes` for `inflight launch`. Where a server lists several models,
+requests go to one after the other. DIRECTORY holds Mooncake's `conversation_trace.jsonl` and
 `synthetic_trace.jsonl`, whose lengths are scaled to a quarter; without it their loads are left out.
 """
 
@@ -20,6 +21,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import random
 import re
 import shlex
 import signal
@@ -40,6 +42,8 @@ from benchmark_executor import SHAPES, write_model
 #: Longest prompt and answer together.
 MAX_LENGTH = 40960
 READY_S = 400.0
+#: Of a load.
+MOST_S = 300
 
 GREEDY = {"temperature": 0}
 SAMPLED = {"temperature": 1, "top_p": 0.9}
@@ -75,6 +79,25 @@ def interrupted(streams: int, answer: int, prompts: int, apart_ms: int) -> list[
     return short + long
 
 
+def returning(prefixes: int, times: int, per_second: float) -> list[Row]:
+    """Prefixes of 8,192 to 16,384 tokens, each of which comes so many times, with 256 tokens of its own.
+
+    Requests come at random, at this rate on average.
+    """
+    draw = random.Random(prefixes)
+    blocks = [range(number << 10, (number << 10) + draw.randint(16, 32)) for number in range(prefixes)]
+    order = list(range(prefixes)) * times
+    draw.shuffle(order)
+    rows, seen, timestamp = [], set[int](), 0.0
+    for prefix in order:
+        timestamp += 1000 * draw.expovariate(per_second)
+        group = "again" if prefix in seen else "for the first time"
+        seen.add(prefix)
+        length = 512 * len(blocks[prefix]) + 256
+        rows.append(row(length, 64, timestamp=timestamp, hash_ids=list(blocks[prefix]), group=group))
+    return rows
+
+
 def traced(name: str, speed: float, requests: int, body: dict[str, Any] | None = None) -> Load:
     """The start of a trace at a quarter of its lengths."""
     options = ["--length-scale", "0.25", "--speed", str(speed), "--requests", str(requests)]
@@ -99,33 +122,47 @@ LOADS: dict[str, Load] = {
     "conversation, 3x, top-p": traced("conversation", 3, 240, SAMPLED),
     "synthetic, 2x": traced("synthetic", 2, 160),
     "32,768-token prompts among 64 streams": Load(interrupted(64, 1024, 4, 3000)),
+    "32 returning prefixes, 4 a second": Load(returning(32, 12, 4)),
+    "32 returning prefixes, 8 a second": Load(returning(32, 12, 8)),
 }
 
-#: Before what is measured: kernels are compiled when a shape first comes.
+#: Before what is measured: kernels are compiled when a shape first comes. Two workers get a long prompt each.
 WARM_UP = [
     closed(64, [row(128, 32)] * 64, SAMPLED),
-    closed(8, [row(32768, 8), *shared(4096, 8, 16), *[row(1500, 16)] * 8]),
+    closed(8, [row(32768, 8), row(32768, 8), *shared(4096, 8, 16), *[row(1500, 16)] * 8]),
     closed(1024, [row(64, 16)] * 1024),
     closed(16, [row(64, 16)] * 16, {**SAMPLED, "n": 4}),
 ]
 
 
-def arguments_of(load: Load, traces: Path | None, directory: Path) -> list[str] | None:
-    """Where the trace of a load is, and options; None without its file."""
+def arguments_of(
+    load: Load, traces: Path | None, directory: Path, models: Sequence[str] = ()
+) -> list[str] | None:
+    """Where the trace of a load is, and options; None without its file. Requests go to the models in turn."""
+    rows: Sequence[Row] = load.rows
     if load.trace is not None:
-        return None if traces is None else [str(traces / load.trace), *load.options]
+        if traces is None:
+            return None
+        if len(models) < 2:
+            return [str(traces / load.trace), *load.options]
+        rows = [json.loads(line) for line in (traces / load.trace).read_text().splitlines()]
+    if len(models) > 1:
+        rows = [{**one, "model": models[place % len(models)]} for place, one in enumerate(rows)]
     path = directory / "rows.jsonl"
-    path.write_text("".join(json.dumps(one) + "\n" for one in load.rows))
+    path.write_text("".join(json.dumps(one) + "\n" for one in rows))
     return [str(path), *load.options]
 
 
 def replay(
-    client: str, address: str, load: Load, arguments: list[str], seed: int, vocab_size: int
+    options: argparse.Namespace, address: str, load: Load, arguments: list[str], seed: int
 ) -> dict[str, Any]:
     """The client's report."""
-    command = [*shlex.split(client), "bench", "replay", address, *arguments, "--json"]
-    command += ["--seed", str(seed), "--vocab-size", str(vocab_size), "--body", json.dumps(load.body)]
-    done = subprocess.run([*command, "--timeout-s", "120"], capture_output=True, text=True, check=False)
+    command = [*shlex.split(options.client), "bench", "replay", address, *arguments, "--json"]
+    command += ["--seed", str(seed), "--vocab-size", str(SHAPES[options.shape]["vocab_size"])]
+    command += ["--body", json.dumps(load.body), "--timeout-s", str(MOST_S)]
+    if options.length_scale is not None and "--length-scale" not in arguments:
+        command += ["--length-scale", str(options.length_scale)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         report: dict[str, Any] = json.loads(done.stdout)
     except ValueError:
@@ -147,6 +184,8 @@ class Server:
             found.bind(("127.0.0.1", 0))
             port = found.getsockname()[1]
         self.address = f"127.0.0.1:{port}"
+        #: What it serves, once it is ready.
+        self.models: list[str] = []
         self._log = log
 
         def filled(text: str) -> str:
@@ -172,7 +211,8 @@ class Server:
                 break
             try:
                 with urllib.request.urlopen(f"http://{self.address}/v1/models", timeout=2) as answer:
-                    if json.load(answer).get("data"):
+                    if listed := json.load(answer).get("data"):
+                        self.models = sorted(one["id"] for one in listed)
                         return spent
             except (urllib.error.URLError, OSError, ValueError):
                 time.sleep(0.2)
@@ -192,7 +232,6 @@ class Server:
 
 def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """A record for each server and load."""
-    vocab_size = SHAPES[options.shape]["vocab_size"]
     wanted = [name for name in LOADS if not options.load or any(part in name for part in options.load)]
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch)
@@ -206,16 +245,16 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
             try:
                 print(f"{name}: ready after {server.wait_until_ready():.0f} s", file=sys.stderr, flush=True)
                 for seed, load in enumerate(WARM_UP, 1000):
-                    given = arguments_of(load, None, directory) or []
-                    found = replay(options.client, server.address, load, given, seed, vocab_size)
+                    given = arguments_of(load, None, directory, server.models) or []
+                    found = replay(options, server.address, load, given, seed)
                     for problem in problems(found):
                         print(f"{name}: warming up: {problem}", file=sys.stderr, flush=True)
                 for seed, load_name in enumerate(LOADS):
                     load = LOADS[load_name]
-                    arguments = arguments_of(load, options.traces, directory)
+                    arguments = arguments_of(load, options.traces, directory, server.models)
                     if load_name not in wanted or arguments is None:
                         continue
-                    found = replay(options.client, server.address, load, arguments, seed, vocab_size)
+                    found = replay(options, server.address, load, arguments, seed)
                     for problem in problems(found):
                         print(f"{name}: {load_name}: {problem}", file=sys.stderr, flush=True)
                     yield {"server": name, "shape": options.shape, "load": load_name, **found}
@@ -231,6 +270,7 @@ COLUMNS = (
     "between tokens p50 / p99, ms",
     "mean between tokens p99, ms",
     "within the objective",
+    "cached",
 )
 
 
@@ -248,6 +288,7 @@ def figures(report: dict[str, Any]) -> list[str]:
         pair("inter_token_ms", "p50", "p99"),
         pair("mean_inter_token_ms", "p99"),
         f"{report['good']} of {whole}",
+        f"{report['cached_tokens'] / prompts:.1%}" if (prompts := report.get("prompt_tokens")) else "–",
     ]
 
 
@@ -271,6 +312,9 @@ def main() -> None:
     parser.add_argument("--server", action="append", required=True, metavar="NAME=COMMAND")
     parser.add_argument("--shape", choices=sorted(SHAPES), default="small")
     parser.add_argument("--traces", type=Path, metavar="DIRECTORY", help="of Mooncake's traces")
+    parser.add_argument(
+        "--length-scale", type=float, help="multiplies lengths, except of traces, to try a load without a GPU"
+    )
     parser.add_argument("--load", action="append", help="only loads whose names contain this")
     parser.add_argument("--client", default="inflight", help="command of the load generator")
     parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()), help="of the servers")

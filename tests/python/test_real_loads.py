@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-from real_loads import LOADS, WARM_UP, arguments_of, problems, table
+from real_loads import LOADS, WARM_UP, Load, arguments_of, problems, returning, row, table
 
 
 def quantiles(value: float) -> dict[str, float]:
@@ -41,8 +41,30 @@ def test_rows_of_a_load_are_a_trace(tmp_path: Path) -> None:
         assert arguments is not None
         rows = [json.loads(line) for line in Path(arguments[0]).read_text().splitlines()]
         assert len(rows) == len(load.rows)
-        for row in rows:
-            assert 512 * len(row.get("hash_ids", [])) < row["input_length"] <= 32896
+        for one in rows:
+            assert 512 * len(one.get("hash_ids", [])) < one["input_length"] <= 32896
+
+
+def test_prefixes_return_at_the_rate_and_differ() -> None:
+    rows = returning(32, 12, 4)
+    prefixes = {tuple(one["hash_ids"]): one for one in rows}
+    first = [one for one in rows if one["group"] == "for the first time"]
+    assert (len(rows), len(prefixes), len(first)) == (384, 32, 32)
+    blocks = [block for prefix in prefixes for block in prefix]
+    assert len(blocks) == len(set(blocks))
+    assert {one["input_length"] - 512 * len(one["hash_ids"]) for one in rows} == {256}
+    assert 80_000 < rows[-1]["timestamp"] < 110_000
+    # What tools/prefixes lets a worker hold: more than half of them, and not all.
+    assert 229_376 / 2 < 512 * len(blocks) / 2 < 229_376 < 512 * len(blocks)
+
+
+def test_models_of_a_server_take_turns(tmp_path: Path) -> None:
+    (tmp_path / "trace.jsonl").write_text('{"input_length": 1}\n' * 3)
+    for load in (Load([row(1, 1)] * 3), Load(trace="trace.jsonl")):
+        arguments = arguments_of(load, tmp_path, tmp_path, ["a", "b"])
+        assert arguments is not None
+        rows = [json.loads(line) for line in Path(arguments[0]).read_text().splitlines()]
+        assert [one["model"] for one in rows] == ["a", "b", "a"]
 
 
 def test_servers_of_a_load_follow_each_other_in_the_table() -> None:
@@ -58,12 +80,15 @@ def test_servers_of_a_load_follow_each_other_in_the_table() -> None:
     assert names == [[f"| {load}", server] for load in (first, last) for server in ("ours", "vllm")] + [
         [f"| {last}", "z"]
     ]
-    assert "1,234 | 10.0 / 20.0 | 1.0 / 2.0 | – | 3 of 5" in lines[0]
+    assert "1,234 | 10.0 / 20.0 | 1.0 / 2.0 | – | 3 of 5 | –" in lines[0]
 
 
 def test_groups_have_rows_of_their_own() -> None:
     load = next(iter(LOADS))
-    record = {"server": "ours", "shape": "small", "load": load, "groups": {"a": group(), "b": group()}}
+    record: dict[str, Any] = {"server": "ours", "shape": "small", "load": load}
+    record["groups"] = {"a": group(), "b": group()}
+    record["groups"]["b"] |= {"prompt_tokens": 40, "cached_tokens": 30}
+    assert table([record]).endswith(" | 3 of 5 | 75.0% |")
     assert [line.split(" | ")[0] for line in table([record]).splitlines()[2:]] == [
         f"| {load}: a",
         f"| {load}: b",
