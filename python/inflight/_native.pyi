@@ -90,6 +90,7 @@ class Capability:
     RESUME: Final[str]
     CACHE_STATE: Final[str]
     CACHE_EVENTS: Final[str]
+    SHORT_PROMPTS_FIRST: Final[str]
 
 class CacheReports:
     """Whose method an executor's `report_cache` gets. Raises `ValueError` for columns that do not fit."""

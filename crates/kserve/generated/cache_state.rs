@@ -59,6 +59,10 @@ pub struct CacheShape {
     /// Whether blocks are reported. False: only the load is; then capability `cache_events` is absent.
     #[prost(bool, tag = "4")]
     pub reports_blocks: bool,
+    /// Whether short prompts pass long ones: capability `short_prompts_first`. False: prompts of one priority are computed
+    /// in the order in which they come.
+    #[prost(bool, tag = "5")]
+    pub short_prompts_first: bool,
 }
 /// Figures of now, and totals since the worker's start, whose differences tell what happened between two messages.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]

@@ -59,4 +59,6 @@ capabilities! {
     CACHE_STATE = "cache_state";
     /// Those reports also have the blocks that the KV cache holds.
     CACHE_EVENTS = "cache_events";
+    /// Short prompts pass long ones: of one priority, a request starts once twice its tokens have come.
+    SHORT_PROMPTS_FIRST = "short_prompts_first";
 }

@@ -39,6 +39,13 @@
 //! The constants are not options. They were chosen once, over all cells of the table in `docs/ROUTING.md`: a lower price
 //! shortens the mean a little where caches have room and loses hits, a higher one the other way round.
 //!
+//! ## Short prompts that pass long ones
+//!
+//! Where a server's short prompts pass long ones ([`Report::short_first`]), a request does not wait for those that are more
+//! than twice as long, as far as this gateway has sent them. How long those of others are is not reported, and all of them
+//! count. What a long prompt waits longer because it is passed does not count either: it is at most as much again as it
+//! computes itself.
+//!
 //! ## What was sent counts at once
 //!
 //! A request is queued at its server from [`Expectations::sent`] on, until a report includes it. So a burst is spread
@@ -103,6 +110,8 @@ pub struct Report {
     pub requests: u32,
     /// Whether its cache has no free block: new blocks push others out.
     pub is_full: bool,
+    /// Whether short prompts pass long ones.
+    pub short_first: bool,
     /// Prompt tokens computed since its last report.
     pub computed_tokens: u64,
     /// Seconds that it worked on them.
@@ -346,8 +355,9 @@ impl Prices {
             return None;
         }
         let seconds = outlook.pace.unwrap_or(self.fleet_seconds) * outlook.slow;
-        let wait = outlook.wait(work.is_urgent, seconds, now);
-        let compute = uncached(work) * seconds;
+        let tokens = uncached(work);
+        let wait = outlook.wait(work.is_urgent, tokens, seconds, now);
+        let compute = tokens * seconds;
         let open = f64::from(outlook.open);
         let waiting = if work.spares_streams { open } else { 0.0 };
         let busy = outlook.recent(now);

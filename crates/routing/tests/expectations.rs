@@ -297,3 +297,56 @@ fn requests_of_a_server_that_reports_nothing_are_those_that_have_not_ended() {
     servers.ended(tickets[0]);
     assert_eq!(open(&servers), 0);
 }
+
+#[test]
+fn a_short_prompt_does_not_wait_for_long_ones_that_it_passes() {
+    let work = |tokens, is_urgent| Work {
+        tokens,
+        is_urgent,
+        ..work()
+    };
+    // Each has 20,000 tokens to compute for another gateway, and then a long prompt of ours, a short and an urgent one.
+    let wait = |short_first: bool, tokens: u32, is_urgent: bool| {
+        let mut servers = servers(1);
+        let report = Report {
+            queued_tokens: 20_000,
+            urgent_tokens: 2_000,
+            includes: Some(0),
+            short_first,
+            ..Report::default()
+        };
+        servers.reported(0, &report);
+        for sent in [work(30_000, false), work(100, false), work(1_000, true)] {
+            servers.sent(0, &sent, 0.0);
+        }
+        servers
+            .expected(0, &work(tokens, is_urgent), 0.0)
+            .unwrap()
+            .wait
+    };
+    for (short_first, tokens, is_urgent, expected) in [
+        (false, 100, false, 5.11),
+        (true, 100, false, 2.11),
+        // Half of it is not more than twice as short.
+        (true, 16_000, false, 5.11),
+        (true, 100, true, 0.3),
+    ] {
+        near(wait(short_first, tokens, is_urgent), expected);
+    }
+    // Once it has its first token, nothing is left of it.
+    let mut servers = servers(1);
+    let report = Report {
+        short_first: true,
+        ..Report::default()
+    };
+    servers.reported(0, &report);
+    let ticket = servers.sent(0, &work(30_000, false), 0.0);
+    servers.sent(0, &work(4_000, false), 0.0);
+    let waits = |servers: &Expectations, tokens| {
+        let expected = servers.expected(0, &work(tokens, false), 0.0).unwrap();
+        (10.0 * expected.wait).round()
+    };
+    assert_eq!((waits(&servers, 3_000), waits(&servers, 100)), (4.0, 0.0));
+    servers.started(ticket, 0.1);
+    assert_eq!((waits(&servers, 3_000), waits(&servers, 100)), (4.0, 0.0));
+}

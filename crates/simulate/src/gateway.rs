@@ -199,6 +199,7 @@ impl Gateway {
                 urgent_tokens: 0,
                 requests: reported.running + reported.waiting,
                 is_full: reported.is_full,
+                short_first: false,
                 computed_tokens: reported.computed_tokens,
                 computed_seconds: reported.computed_seconds,
             },

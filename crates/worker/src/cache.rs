@@ -62,6 +62,8 @@ pub(crate) struct Board {
     changed: Notify,
     /// Whether the executor reports blocks.
     reports_blocks: bool,
+    /// Whether its short prompts pass long ones.
+    short_prompts_first: bool,
     /// Of the executor's figures.
     pub(crate) freshness: Freshness,
 }
@@ -80,6 +82,7 @@ impl Board {
         tokens_per_block: u32,
         reports_blocks: bool,
         is_published: bool,
+        short_prompts_first: bool,
     ) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(State {
@@ -89,6 +92,7 @@ impl Board {
             }),
             changed: Notify::new(),
             reports_blocks,
+            short_prompts_first,
             freshness: Freshness::new(),
         })
     }

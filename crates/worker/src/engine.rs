@@ -35,6 +35,7 @@ use crate::outbox::Outbox;
 use crate::trace::RequestTrace;
 
 pub(crate) use health::{Health, NotAdmitted};
+pub(crate) use line::StartOrder;
 use line::TooLong;
 pub(crate) use names::Named;
 use names::RequestName;
@@ -97,6 +98,7 @@ pub(crate) struct EngineLimits {
     pub(crate) max_live: usize,
     /// Sequences that the executor runs at once.
     pub(crate) places: u32,
+    pub(crate) order: StartOrder,
     pub(crate) max_queue_wait: Duration,
     pub(crate) slow_reader_timeout: Duration,
 }
@@ -125,7 +127,12 @@ impl Engine {
     ) -> Result<(Arc<Self>, Threads), WorkerError> {
         let engine = Arc::new(Self {
             executor,
-            registry: Mutex::new(Registry::new(limits.places, limits.max_queue_wait, place)),
+            registry: Mutex::new(Registry::new(
+                limits.places,
+                limits.max_queue_wait,
+                limits.order,
+                place,
+            )),
             series: AllSeries::default(),
             queue: SubmitQueue::default(),
             wakes: WakeList::default(),
@@ -234,6 +241,9 @@ impl Engine {
         let prompts = requests.iter();
         let prompts = prompts.map(|request| (&*request.input_token_ids, request.cache_seed()));
         let uncached = self.cache.uncached(prompts);
+        let all = requests.first().map(|one| one.input_token_ids.len());
+        let all = u32::try_from(all.unwrap_or_default()).unwrap_or(u32::MAX);
+        let first_tokens = uncached.first().copied().unwrap_or(all);
         let mut uncached = uncached.into_iter();
         let listened;
         let due_changed;
@@ -248,7 +258,7 @@ impl Engine {
             }
             // The rows of a batch start one after another; the first one's wait is the request's.
             let first = requests.first().map_or(1, sequences);
-            let waits = registry.check_wait(now, first, timeout);
+            let waits = registry.check_wait(now, first, first_tokens, timeout);
             if !is_resumed && let Err(TooLong { wait, allowed }) = waits {
                 drop(registry);
                 self.metrics.rejected(requests.len());

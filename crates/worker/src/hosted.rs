@@ -13,7 +13,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::cache::Board;
 use crate::catalog::{Catalog, TextSettings};
-use crate::engine::{Driving, Engine, EngineLimits, MOST_LIVE, Threads};
+use crate::engine::{Driving, Engine, EngineLimits, MOST_LIVE, StartOrder, Threads};
 use crate::executor::{Executor, ModelInfo, capability};
 use crate::metrics::Metrics;
 use crate::model_names::ModelNames;
@@ -82,7 +82,12 @@ impl Hosted {
     ) -> Self {
         let info = executor.info();
         Self {
-            cache: Board::new(info.tokens_per_block, reports_blocks(&info), is_published),
+            cache: Board::new(
+                info.tokens_per_block,
+                has(&info, capability::CACHE_EVENTS),
+                is_published,
+                has(&info, capability::SHORT_PROMPTS_FIRST),
+            ),
             executor,
             info,
             served_name,
@@ -110,6 +115,7 @@ impl Hosted {
                 max_live
             },
             places: max_batch_size,
+            order: start_order(&self.info),
             max_queue_wait: options.max_queue_wait,
             slow_reader_timeout: options.slow_reader_timeout,
         };
@@ -132,13 +138,12 @@ impl Hosted {
 
     /// Whether its cache's blocks are reported.
     pub(crate) fn reports_blocks(&self) -> bool {
-        reports_blocks(&self.info)
+        has(&self.info, capability::CACHE_EVENTS)
     }
 
     /// Whether each request needs a clip.
     pub(crate) fn transcribes(&self) -> bool {
-        let mut capabilities = self.info.capabilities.iter();
-        capabilities.any(|one| one == capability::TRANSCRIPTION)
+        has(&self.info, capability::TRANSCRIPTION)
     }
 
     /// What the service needs. The text models' files are read while everything else starts.
@@ -206,9 +211,15 @@ impl Hosted {
     }
 }
 
-fn reports_blocks(info: &ModelInfo) -> bool {
-    let mut capabilities = info.capabilities.iter();
-    capabilities.any(|one| one == capability::CACHE_EVENTS)
+fn start_order(info: &ModelInfo) -> StartOrder {
+    match has(info, capability::SHORT_PROMPTS_FIRST) {
+        true => StartOrder::ShortFirst,
+        false => StartOrder::Arrival,
+    }
+}
+
+fn has(info: &ModelInfo, capability: &str) -> bool {
+    info.capabilities.iter().any(|one| one == capability)
 }
 
 /// Refuses models that a client could not distinguish.

@@ -15,10 +15,17 @@ const ON_THE_WAY: Seconds = 0.02;
 /// A start is late after twice what was expected and this.
 const PATIENCE: Seconds = 1.0;
 
+/// Prompts are long from this on, and those of the next class from twice as many tokens.
+const LONG: u32 = 256;
+/// Classes of long prompts.
+const LENGTHS: usize = 8;
+
 /// What choices read of a server.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Outlook {
     pub(super) is_open: bool,
+    /// Whether any of `long` is above 0: a choice reads this of a thousand servers, and seldom the rest.
+    has_long: bool,
     /// Requests that generate, and those of this gateway that will.
     pub(crate) open: u32,
     /// Those of this gateway among them.
@@ -34,6 +41,8 @@ pub(crate) struct Outlook {
     since: Seconds,
     /// Tokens that come after those.
     behind: [f64; 2],
+    /// Tokens of prompts of this gateway among them that a shorter one may pass, of each class and those above.
+    long: [u32; LENGTHS],
     /// When the request that waits the longest is late.
     late: Seconds,
     recent: f64,
@@ -41,11 +50,26 @@ pub(crate) struct Outlook {
 }
 
 impl Outlook {
-    /// Seconds until a request that comes now is begun with.
-    pub(super) fn wait(&self, is_urgent: bool, seconds: f64, now: Seconds) -> Seconds {
+    /// Seconds until a request that comes now, of so many tokens, is begun with.
+    #[inline]
+    pub(super) fn wait(&self, is_urgent: bool, tokens: f64, seconds: f64, now: Seconds) -> Seconds {
         let kind = usize::from(is_urgent);
         let working = self.working[kind] * seconds - (now - self.since).max(0.0);
-        self.behind[kind] * seconds + working.max(0.0) + (now - self.late).max(0.0)
+        let mut queue = self.behind[kind] * seconds + working.max(0.0);
+        // Which of the urgent ones are long is not known.
+        if self.has_long && !is_urgent {
+            queue = (queue - self.passed_by(tokens) * seconds).max(0.0);
+        }
+        queue + (now - self.late).max(0.0)
+    }
+
+    /// Tokens of the prompts that one of so many tokens passes: those more than twice as long, which are due later even
+    /// if nothing has come since.
+    #[cold]
+    fn passed_by(&self, tokens: f64) -> f64 {
+        let halves = tokens as u32 / (LONG / 2);
+        let class = (u32::BITS - halves.leading_zeros()) as usize;
+        self.long.get(class).copied().map_or(0.0, f64::from)
     }
 
     /// The share of the last time that it computed: what it was, less with time. The square is near the exponential and
@@ -67,6 +91,18 @@ struct Sent {
     late: Seconds,
 }
 
+impl Sent {
+    /// The sums of the classes that it is in.
+    fn classes<'a>(&self, long: &'a mut [u32; LENGTHS]) -> impl Iterator<Item = &'a mut u32> {
+        let tokens = if self.is_urgent { 0.0 } else { self.tokens };
+        let of = move |(class, _): &(usize, _)| f64::from(LONG << class) <= tokens;
+        long.iter_mut()
+            .enumerate()
+            .take_while(of)
+            .map(|(_, sum)| sum)
+    }
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Server {
@@ -76,6 +112,8 @@ pub(super) struct Server {
     waiting: VecDeque<Sent>,
     /// Those of them whose caches come from another server.
     arriving: u32,
+    /// Tokens of those that are not urgent, of each class of long prompts and those above.
+    long: [u32; LENGTHS],
     /// The last ticket that a report included.
     included: u64,
     /// Requests of this gateway that started, and when the last of them did.
@@ -96,6 +134,7 @@ impl Server {
             report: None,
             waiting: VecDeque::new(),
             arriving: 0,
+            long: [0; LENGTHS],
             included: 0,
             started: 0,
             last_start: 0.0,
@@ -149,14 +188,18 @@ impl Server {
     pub(super) fn take_sent(&mut self, number: u64, work: &Work, at: Seconds, patience: Seconds) {
         self.last_turn = number;
         self.arriving += u32::from(work.is_transferred);
-        self.waiting.push_back(Sent {
+        let sent = Sent {
             number,
             tokens: uncached(work),
             is_urgent: work.is_urgent,
             is_transferred: work.is_transferred,
             at,
             late: at + 2.0 * patience + PATIENCE,
-        });
+        };
+        for sum in sent.classes(&mut self.long) {
+            *sum = sum.saturating_add(sent.tokens as u32);
+        }
+        self.waiting.push_back(sent);
     }
 
     pub(super) fn started(&mut self, number: u64, now: Seconds) {
@@ -191,8 +234,14 @@ impl Server {
             .waiting
             .binary_search_by_key(&number, |sent| sent.number);
         let sent = place.ok().and_then(|place| self.waiting.remove(place));
-        self.arriving -= u32::from(sent.as_ref().is_some_and(|sent| sent.is_transferred));
-        sent.is_some()
+        let Some(sent) = sent else {
+            return false;
+        };
+        self.arriving -= u32::from(sent.is_transferred);
+        for sum in sent.classes(&mut self.long) {
+            *sum = sum.saturating_sub(sent.tokens as u32);
+        }
+        true
     }
 
     /// Requests that generate: those that it reported, without those of this gateway that have not started. Those of other
@@ -231,8 +280,13 @@ impl Server {
             behind[0] += sent.tokens;
             behind[1] += if sent.is_urgent { sent.tokens } else { 0.0 };
         }
+        let long = match self.report {
+            Some(report) if report.short_first => self.long,
+            _ => [0; LENGTHS],
+        };
         Outlook {
             is_open: !self.is_drained,
+            has_long: long[0] > 0,
             open: streams.saturating_add(waiting),
             own: self.started.saturating_add(waiting),
             arriving: self.arriving,
@@ -242,6 +296,7 @@ impl Server {
             working,
             since,
             behind,
+            long,
             late: self
                 .waiting
                 .front()

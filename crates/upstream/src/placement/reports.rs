@@ -159,6 +159,7 @@ impl Reports {
             urgent_tokens: 0,
             requests: load.running_requests.saturating_add(load.queued_requests),
             is_full: self.is_full(),
+            short_first: self.shape.unwrap_or_default().short_prompts_first,
             computed_tokens,
             computed_seconds,
         })

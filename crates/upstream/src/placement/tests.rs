@@ -38,8 +38,8 @@ fn first(device: BlockChanges) -> CacheUpdate {
         shape: Some(CacheShape {
             tokens_per_block: BLOCK,
             device_blocks: 1000,
-            host_blocks: 0,
             reports_blocks: true,
+            ..CacheShape::default()
         }),
         load: Some(WorkerLoad::default()),
         ..CacheUpdate::default()
@@ -466,4 +466,24 @@ fn a_load_without_blocks_leaves_them_estimated() {
     assert_eq!(seats[first].take_load(&load(9, 100)), Err(Fault::Gap));
     drop(seats);
     assert_eq!(placement.block_tokens(), None);
+}
+
+#[test]
+fn a_short_prompt_goes_where_it_passes_a_long_one() {
+    for (short_prompts_first, expected) in [(false, 0), (true, 1)] {
+        let (placement, seats, known) = pair();
+        let mut update = first(stored(&known));
+        if let Some(shape) = &mut update.shape {
+            shape.short_prompts_first = short_prompts_first;
+        }
+        seats[1].begin();
+        seats[1].take(&update).unwrap();
+        // What it holds is cheaper there, unless it waits for the long one.
+        let long: Vec<i32> = (1000..100_000).collect();
+        let _waits = placement
+            .assign(&ask(&long), [&seats[1]].into_iter())
+            .unwrap();
+        let (place, _) = placement.assign(&ask(&known), seats.iter()).unwrap();
+        assert_eq!(place, expected, "{short_prompts_first}");
+    }
 }

@@ -177,6 +177,7 @@ impl Feed {
             },
             host_blocks: 0,
             reports_blocks: size > 0,
+            short_prompts_first: false,
         }
     }
 

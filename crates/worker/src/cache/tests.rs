@@ -91,7 +91,7 @@ fn plain() -> Parent<'static> {
 
 #[tokio::test(start_paused = true)]
 async fn a_watcher_gets_what_there_is_then_changes_in_batches_and_heartbeats() {
-    let board = Board::new(SIZE, true, false);
+    let board = Board::new(SIZE, true, false, false);
     let reports = board.reports();
     reports.report(|blocks| {
         blocks.set_capacity(100, 10);
@@ -151,7 +151,7 @@ async fn a_watcher_gets_what_there_is_then_changes_in_batches_and_heartbeats() {
 
 #[tokio::test(start_paused = true)]
 async fn a_change_ends_the_wait_and_so_does_the_end() {
-    let board = Board::new(SIZE, true, false);
+    let board = Board::new(SIZE, true, false, false);
     let mut one = watch(&board);
     let mut other = watch(&board);
     one.next().await.unwrap();
@@ -176,7 +176,7 @@ async fn a_change_ends_the_wait_and_so_does_the_end() {
 
 #[tokio::test(start_paused = true)]
 async fn a_watcher_that_is_too_slow_gets_a_snapshot() {
-    let board = Board::new(SIZE, true, false);
+    let board = Board::new(SIZE, true, false, false);
     let reports = board.reports();
     let mut slow = watch(&board);
     let mut quick = watch(&board);
@@ -213,7 +213,7 @@ async fn a_watcher_that_is_too_slow_gets_a_snapshot() {
 
 #[test]
 fn watchers_are_bounded_and_nothing_is_kept_without_them() {
-    let board = Board::new(SIZE, true, false);
+    let board = Board::new(SIZE, true, false, false);
     let reports = board.reports();
     let store = |name: u64| {
         reports.report(|blocks| blocks.stored(name, plain(), &block(name as i32), Level::Device));
@@ -298,7 +298,7 @@ proptest! {
             .build()
             .unwrap();
         runtime.block_on(async {
-            let board = Board::new(SIZE, true, false);
+            let board = Board::new(SIZE, true, false, false);
             let reports = board.reports();
             let mut watchers = [(watch(&board), Reader::default()), (watch(&board), Reader::default())];
             // By name: all tokens up to the block's end, and its level.

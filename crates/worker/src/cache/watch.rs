@@ -167,6 +167,7 @@ impl<L: LoadSource> Watch<L> {
             device_blocks,
             host_blocks,
             reports_blocks: board.reports_blocks,
+            short_prompts_first: board.short_prompts_first,
         }
     }
 }

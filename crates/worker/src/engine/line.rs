@@ -1,14 +1,15 @@
 //! The line of requests that wait for a place in the executor's batch, and how long a new one would wait.
 //!
-//! Pure: time is a value. Knows nothing of requests, only tickets; the registry says whose they are. Assumes what
-//! executors do on the whole, unless priorities say otherwise: the first to come starts first. The reference executor
-//! lets short prompts pass long ones, within a bound.
+//! Pure: time is a value. Knows nothing of requests, only tickets; the registry says whose they are. Assumes that
+//! requests start in the executor's [`StartOrder`], unless priorities say otherwise.
 //!
 //! An executor may run fewer sequences than it has places, because its KV cache holds no more of this length.
 //! It does not say so. It shows in requests that have a place and get no row while others end: then only those
-//! with rows count as running, until nobody waits any more.
+//! with rows count as running, until nobody waits any more. One that a later request has passed shows nothing: the
+//! executor had memory for that one, and its own prompt may be long.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::time::{Duration, Instant};
 
 /// How far back the service rate looks, in seconds with every place taken, unless twice the limit on the
@@ -24,9 +25,26 @@ const ADMITTED_PART: f64 = 0.75;
 const HELD_BACK_PART: f64 = 0.25;
 const HELD_BACK_ENDS: u64 = 2;
 
-/// A request's position in the line, in order of arrival.
+/// In which order an executor starts the requests of one priority.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum StartOrder {
+    #[default]
+    Arrival,
+    /// As the reference executor's queue: a request is due once twice the tokens of its prompt have come, with it and
+    /// after it, and those due first start first.
+    ShortFirst,
+}
+
+/// Of a prompt's tokens: the reference executor's `_DUE_AFTER_TIMES`.
+const DUE_AFTER_TIMES: u64 = 2;
+
+/// A request's position in the line: when it is due, and then in order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Ticket(u64);
+pub(super) struct Ticket {
+    /// The same for all where the order is that of arrival.
+    due: u64,
+    number: u64,
+}
 
 /// Why a request may not join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +70,9 @@ pub(super) struct Line {
     /// Sequences that the executor runs at once.
     places: u32,
     limit: Duration,
+    order: StartOrder,
+    /// Tokens of the prompts that came so far.
+    came: u64,
     /// Sequences that have shown to fit, where that is less than `places`.
     fits: Option<u32>,
     /// Sequences with a place.
@@ -63,6 +84,8 @@ pub(super) struct Line {
     waiting: BTreeMap<Ticket, u32>,
     waiting_sequences: u32,
     next: u64,
+    /// The request with a row that came last.
+    last_started: Option<u64>,
     rate: ServiceRate,
     /// Iterations in which sequences with rows ended, and the time of the latest.
     ends: u64,
@@ -75,10 +98,12 @@ pub(super) struct Line {
 
 impl Line {
     /// `limit`: how long a request may wait.
-    pub(super) fn new(places: u32, limit: Duration) -> Self {
+    pub(super) fn new(places: u32, limit: Duration, order: StartOrder) -> Self {
         Self {
             places: places.max(1),
             limit,
+            order,
+            came: 0,
             fits: None,
             running: 0,
             unstarted: BTreeMap::new(),
@@ -86,6 +111,7 @@ impl Line {
             waiting: BTreeMap::new(),
             waiting_sequences: 0,
             next: 0,
+            last_started: None,
             rate: ServiceRate::new(limit),
             ends: 0,
             last_end: None,
@@ -94,7 +120,8 @@ impl Line {
         }
     }
 
-    /// Whether a request of `sequences` may join, and how long it would wait at most by its own choice.
+    /// Whether a request of `sequences` may join, of whose prompt so many `tokens` are to be computed. `patience`: how
+    /// long it would wait at most by its own choice.
     ///
     /// # Errors
     /// Its expected wait is longer than the limit or than `patience`.
@@ -102,11 +129,13 @@ impl Line {
         &mut self,
         now: Instant,
         sequences: u32,
+        tokens: u32,
         patience: Option<Duration>,
     ) -> Result<(), TooLong> {
         self.pass(now);
         let places = self.usable_places();
-        let taken = self.running.saturating_add(self.waiting_sequences);
+        let waiting = self.waiting_sequences - self.passed_by(tokens);
+        let taken = self.running.saturating_add(waiting);
         let needed = taken.saturating_add(sequences.clamp(1, places));
         let ahead = needed.saturating_sub(places);
         if ahead == 0 {
@@ -133,10 +162,14 @@ impl Line {
     }
 
     /// Joins the line, or takes a place at once.
-    pub(super) fn join(&mut self, now: Instant, sequences: u32) -> Ticket {
+    pub(super) fn join(&mut self, now: Instant, sequences: u32, tokens: u32) -> Ticket {
         self.pass(now);
-        let ticket = Ticket(self.next);
+        let ticket = Ticket {
+            due: self.due(tokens),
+            number: self.next,
+        };
         self.next += 1;
+        self.came += u64::from(tokens);
         self.waiting.insert(ticket, sequences.max(1));
         self.waiting_sequences += sequences.max(1);
         self.move_up(now);
@@ -145,6 +178,7 @@ impl Line {
 
     /// Its first row came, so it has a place, whatever its position.
     pub(super) fn start(&mut self, ticket: Ticket) {
+        self.last_started = self.last_started.max(Some(ticket.number));
         if let Some(unstarted) = self.unstarted.remove(&ticket) {
             self.unstarted_sequences -= unstarted.sequences;
         } else if let Some(sequences) = self.waiting.remove(&ticket) {
@@ -155,13 +189,13 @@ impl Line {
         }
     }
 
-    /// Whether it certainly has to wait. One that waits for memory may have begun: its first row takes as
-    /// long as its prompt.
     /// Requests that wait for a place.
     pub(super) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
+    /// Whether it certainly has to wait. One that waits for memory may have begun: its first row takes as
+    /// long as its prompt.
     pub(super) fn is_waiting(&self, ticket: Ticket) -> bool {
         self.waiting.contains_key(&ticket) && self.fits.is_none()
     }
@@ -197,12 +231,32 @@ impl Line {
         self.fits = None;
     }
 
+    /// When a request that comes now is due.
+    fn due(&self, tokens: u32) -> u64 {
+        match self.order {
+            StartOrder::Arrival => 0,
+            StartOrder::ShortFirst => self.came + DUE_AFTER_TIMES * u64::from(tokens),
+        }
+    }
+
+    /// Sequences that wait and that a request which comes now passes.
+    fn passed_by(&self, tokens: u32) -> u32 {
+        let last = Ticket {
+            due: self.due(tokens),
+            number: u64::MAX,
+        };
+        let passed = self
+            .waiting
+            .range((Bound::Excluded(last), Bound::Unbounded));
+        passed.map(|(_, sequences)| sequences).sum()
+    }
+
     /// Sequences that run at once, as far as is known.
     fn usable_places(&self) -> u32 {
         self.fits.unwrap_or(self.places)
     }
 
-    /// Gives free places to those who have waited longest.
+    /// Gives free places to those who are the first to start.
     fn move_up(&mut self, now: Instant) {
         let places = self.usable_places();
         while let Some(first) = self.waiting.first_entry() {
@@ -235,7 +289,8 @@ impl Line {
             self.ends >= unstarted.ends + HELD_BACK_ENDS
                 && now.saturating_duration_since(unstarted.since) >= patience
         };
-        let mut others = self.unstarted.iter().skip(1);
+        let others = self.unstarted.iter().skip(1);
+        let mut others = others.filter(|(ticket, _)| Some(ticket.number) > self.last_started);
         let Some((&second, _)) = others
             .next()
             .filter(|(_, unstarted)| has_started && is_held_back(unstarted))

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tonic::Code;
 
 use super::Destination;
-use super::line::{Line, Ticket, TooLong};
+use super::line::{Line, StartOrder, Ticket, TooLong};
 use super::names::{Named, Names, RequestName};
 use crate::executor::ClientId;
 use crate::outbox::Outbox;
@@ -176,12 +176,12 @@ pub(super) struct Registry {
 impl Registry {
     /// `places`: sequences that run at once. `max_queue_wait`: how long a request may wait for one. `place`: the
     /// model's among those of the process; at most [`MOST_LIVE`] requests may be live then.
-    pub(super) fn new(places: u32, max_queue_wait: Duration, place: u8) -> Self {
+    pub(super) fn new(places: u32, max_queue_wait: Duration, order: StartOrder, place: u8) -> Self {
         Self {
             place: u64::from(place) << PLACE_SHIFT,
             requests: SlotMap::default(),
             names: Names::default(),
-            line: Line::new(places, max_queue_wait),
+            line: Line::new(places, max_queue_wait, order),
             queued_prompt_tokens: 0,
             due: BTreeSet::new(),
         }
@@ -213,7 +213,7 @@ impl Registry {
         }
     }
 
-    /// Whether a request of `sequences` would get a place in time.
+    /// Whether a request of `sequences` would get a place in time, with so many `tokens` of its prompt to compute.
     ///
     /// # Errors
     /// Its expected wait is longer than the limit or than `patience`.
@@ -221,9 +221,10 @@ impl Registry {
         &mut self,
         now: Instant,
         sequences: u32,
+        tokens: u32,
         patience: Option<Duration>,
     ) -> Result<(), TooLong> {
-        self.line.check(now, sequences, patience)
+        self.line.check(now, sequences, tokens, patience)
     }
 
     /// Puts the executor requests of one client request into the line, the first of which may wait until
@@ -242,7 +243,8 @@ impl Registry {
             let Some(request) = self.requests.get_mut(key) else {
                 continue;
             };
-            let ticket = self.line.join(now, request.sequences);
+            let tokens = request.uncached_tokens;
+            let ticket = self.line.join(now, request.sequences, tokens);
             request.ticket = Some(ticket);
             if row == 0 && self.line.is_waiting(ticket) {
                 request.queue_until = Some(queue_until);
@@ -399,7 +401,7 @@ mod tests {
 
     #[test]
     fn the_id_of_a_finished_request_is_not_used_again() {
-        let mut registry = Registry::new(4, LIMIT, 0);
+        let mut registry = Registry::new(4, LIMIT, StartOrder::Arrival, 0);
         let first = registry.insert(request());
         assert!(registry.remove(first, Instant::now()).is_some());
         let second = registry.insert(request());
@@ -417,7 +419,7 @@ mod tests {
     #[test]
     fn an_id_finds_nothing_among_the_requests_of_another_model() {
         let mut registries: Vec<Registry> = [0, 1, u8::MAX]
-            .map(|place| Registry::new(4, LIMIT, place))
+            .map(|place| Registry::new(4, LIMIT, StartOrder::Arrival, place))
             .into();
         let ids: Vec<Vec<ClientId>> = registries
             .iter_mut()
@@ -438,7 +440,7 @@ mod tests {
 
     #[test]
     fn a_finished_request_has_no_name() {
-        let mut registry = Registry::new(4, LIMIT, 0);
+        let mut registry = Registry::new(4, LIMIT, StartOrder::Arrival, 0);
         let name = RequestName {
             id: "a".into(),
             connection: None,
@@ -456,7 +458,7 @@ mod tests {
 
     #[test]
     fn requests_are_due_while_they_wait_and_at_their_deadline() {
-        let mut registry = Registry::new(1, LIMIT, 0);
+        let mut registry = Registry::new(1, LIMIT, StartOrder::Arrival, 0);
         let now = Instant::now();
         let until = now + LIMIT;
         let deadline = until + LIMIT;

@@ -33,6 +33,7 @@ ALWAYS = (
     Capability.PROMPT_TUNING,
     Capability.EMBEDDINGS,
     Capability.RESUME,
+    Capability.SHORT_PROMPTS_FIRST,
 )
 
 #: But not with one that hears.

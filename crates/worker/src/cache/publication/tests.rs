@@ -125,7 +125,7 @@ async fn next(publication: &mut Publication) -> Vec<Event> {
 
 #[tokio::test(start_paused = true)]
 async fn each_event_says_what_was_asked_with() {
-    let board = Board::new(SIZE, true, true);
+    let board = Board::new(SIZE, true, true, false);
     let mut publication = Publication::new(Arc::clone(&board));
     let told = |adapter, extras: &[&[&str]], has_others| Stored {
         adapter,
@@ -212,7 +212,7 @@ async fn each_event_says_what_was_asked_with() {
 
 #[tokio::test(start_paused = true)]
 async fn one_who_comes_too_late_for_changes_gets_everything_anew() {
-    let board = Board::new(SIZE, true, true);
+    let board = Board::new(SIZE, true, true, false);
     let mut publication = Publication::new(Arc::clone(&board));
     let plain = Origin::default();
     let mut reader = Reader::default();
@@ -297,7 +297,7 @@ proptest! {
         let origins = [origin(None, b""), origin(Some(7), b"s"), origin(Some(8), b""), origin(None, b"t")];
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
         runtime.unwrap().block_on(async {
-            let board = Board::new(SIZE, true, true);
+            let board = Board::new(SIZE, true, true, false);
             let mut publication = Publication::new(Arc::clone(&board));
             let mut reader = Reader::default();
             for (kind, name, before, number, of, is_taken) in steps {

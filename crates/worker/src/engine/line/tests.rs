@@ -7,28 +7,28 @@ const LIMIT: Duration = Duration::from_secs(2);
 /// A line whose executor runs 4 sequences for a second each, one ending every 250 ms, all places
 /// in use for `seconds`. The time at its end, and the tickets of those who run.
 fn busy(seconds: u32) -> (Line, Instant, Vec<Ticket>) {
-    let mut line = Line::new(4, LIMIT);
+    let mut line = Line::new(4, LIMIT, StartOrder::Arrival);
     let mut now = Instant::now();
-    let mut running: Vec<Ticket> = (0..4).map(|_| line.join(now, 1)).collect();
+    let mut running: Vec<Ticket> = (0..4).map(|_| line.join(now, 1, 10)).collect();
     for _ in 0..4 * seconds {
         now += Duration::from_millis(250);
         line.leave(now, running.remove(0), 1);
-        running.push(line.join(now, 1));
+        running.push(line.join(now, 1, 10));
     }
     (line, now, running)
 }
 
 #[test]
 fn whoever_finds_a_free_place_never_waits() {
-    let mut line = Line::new(4, Duration::ZERO);
+    let mut line = Line::new(4, Duration::ZERO, StartOrder::Arrival);
     let now = Instant::now();
     for _ in 0..4 {
-        assert_eq!(line.check(now, 1, Some(Duration::ZERO)), Ok(()));
-        let ticket = line.join(now, 1);
+        assert_eq!(line.check(now, 1, 10, Some(Duration::ZERO)), Ok(()));
+        let ticket = line.join(now, 1, 10);
         assert!(!line.is_waiting(ticket));
     }
     // With a limit of 0, nobody waits.
-    assert!(line.check(now, 1, None).is_err());
+    assert!(line.check(now, 1, 10, None).is_err());
 }
 
 #[test]
@@ -37,8 +37,8 @@ fn the_expected_wait_is_the_work_ahead_over_the_measured_rate() {
         let (mut line, now, _) = busy(seconds);
         let mut admitted = 0;
         let refused = loop {
-            match line.check(now, 1, None) {
-                Ok(()) => line.join(now, 1),
+            match line.check(now, 1, 10, None) {
+                Ok(()) => line.join(now, 1, 10),
                 Err(refused) => break refused,
             };
             admitted += 1;
@@ -53,49 +53,56 @@ fn the_expected_wait_is_the_work_ahead_over_the_measured_rate() {
 #[test]
 fn a_request_that_cannot_wait_is_refused_sooner() {
     let (mut line, now, _) = busy(10);
-    assert_eq!(line.check(now, 1, Some(Duration::from_millis(500))), Ok(()));
+    assert_eq!(
+        line.check(now, 1, 10, Some(Duration::from_millis(500))),
+        Ok(())
+    );
     assert!(
-        line.check(now, 1, Some(Duration::from_millis(100)))
+        line.check(now, 1, 10, Some(Duration::from_millis(100)))
             .is_err()
     );
     // Several sequences need several places.
     assert!(
-        line.check(now, 4, Some(Duration::from_millis(500)))
+        line.check(now, 4, 10, Some(Duration::from_millis(500)))
             .is_err()
     );
 }
 
 #[test]
 fn one_batch_may_wait_while_nothing_is_known() {
-    let mut line = Line::new(4, LIMIT);
+    let mut line = Line::new(4, LIMIT, StartOrder::Arrival);
     let mut now = Instant::now();
     let mut admitted = 0;
-    while line.check(now, 1, None).is_ok() {
-        line.join(now, 1);
+    while line.check(now, 1, 10, None).is_ok() {
+        line.join(now, 1, 10);
         admitted += 1;
     }
     assert_eq!(admitted, 8);
     // After the limit without an end, this is a slow executor and not an unknown one.
     for ticket in 4..8 {
-        line.leave(now, Ticket(ticket), 1);
+        let ticket = Ticket {
+            due: 0,
+            number: ticket,
+        };
+        line.leave(now, ticket, 1);
     }
-    assert_eq!(line.check(now, 1, None), Ok(()));
+    assert_eq!(line.check(now, 1, 10, None), Ok(()));
     now += 2 * LIMIT;
-    assert!(line.check(now, 1, None).is_err());
+    assert!(line.check(now, 1, 10, None).is_err());
 }
 
 #[test]
 fn time_with_free_places_changes_no_estimate() {
     let (mut line, now, running) = busy(10);
-    let before = line.check(now, 4, Some(Duration::ZERO));
+    let before = line.check(now, 4, 10, Some(Duration::ZERO));
     for ticket in &running {
         line.leave(now, *ticket, 1);
     }
     let later = now + Duration::from_secs(3600);
     for _ in 0..4 {
-        line.join(later, 1);
+        line.join(later, 1, 10);
     }
-    let after = line.check(later, 4, Some(Duration::ZERO));
+    let after = line.check(later, 4, 10, Some(Duration::ZERO));
     let (before, after) = (before.unwrap_err().wait, after.unwrap_err().wait);
     assert!(
         after <= before && before < after * 2,
@@ -110,17 +117,20 @@ fn the_estimate_follows_a_change_of_the_rate() {
     for _ in 0..16 {
         now += Duration::from_millis(2500);
         line.leave(now, running.remove(0), 1);
-        running.push(line.join(now, 1));
+        running.push(line.join(now, 1, 10));
     }
-    let wait = line.check(now, 1, Some(Duration::ZERO)).unwrap_err().wait;
+    let wait = line
+        .check(now, 1, 10, Some(Duration::ZERO))
+        .unwrap_err()
+        .wait;
     assert!(wait > Duration::from_millis(1500), "{wait:?}");
 }
 
 #[test]
 fn places_go_to_those_who_waited_longest_and_to_those_with_rows() {
-    let mut line = Line::new(2, LIMIT);
+    let mut line = Line::new(2, LIMIT, StartOrder::Arrival);
     let now = Instant::now();
-    let tickets: Vec<Ticket> = (0..5).map(|_| line.join(now, 1)).collect();
+    let tickets: Vec<Ticket> = (0..5).map(|_| line.join(now, 1, 10)).collect();
     let waiting = |line: &Line| -> Vec<bool> {
         tickets
             .iter()
@@ -143,11 +153,11 @@ fn places_go_to_those_who_waited_longest_and_to_those_with_rows() {
 
 #[test]
 fn a_request_larger_than_the_batch_runs_alone() {
-    let mut line = Line::new(2, LIMIT);
+    let mut line = Line::new(2, LIMIT, StartOrder::Arrival);
     let now = Instant::now();
-    let large = line.join(now, 8);
+    let large = line.join(now, 8, 10);
     assert!(!line.is_waiting(large));
-    let next = line.join(now, 1);
+    let next = line.join(now, 1, 10);
     assert!(line.is_waiting(next));
     line.leave(now, large, 8);
     assert!(!line.is_waiting(next));
@@ -176,7 +186,7 @@ fn overload(load: f64, places: u32) -> Vec<Interval> {
     const PLACES: usize = 16;
     const SERVICE: Duration = Duration::from_millis(750);
     const PATIENCE: Duration = Duration::from_secs(5);
-    let mut line = Line::new(places, LIMIT);
+    let mut line = Line::new(places, LIMIT, StartOrder::Arrival);
     let start = Instant::now();
     let mut queue: std::collections::VecDeque<Waiting> = Default::default();
     let mut running: Vec<(Instant, Waiting)> = Vec::new();
@@ -212,8 +222,8 @@ fn overload(load: f64, places: u32) -> Vec<Interval> {
         due += load * PLACES as f64 / SERVICE.as_secs_f64() / 1000.0;
         while due >= 1.0 {
             due -= 1.0;
-            if line.check(now, 1, None).is_ok() {
-                let ticket = line.join(now, 1);
+            if line.check(now, 1, 10, None).is_ok() {
+                let ticket = line.join(now, 1, 10);
                 queue.push_back(Waiting { came: now, ticket });
             } else {
                 interval.refused += 1;
@@ -279,18 +289,18 @@ fn an_executor_that_lacks_memory_for_its_places_keeps_busy_too() {
 
 #[test]
 fn one_long_prompt_takes_no_places_from_others() {
-    let mut line = Line::new(8, LIMIT);
+    let mut line = Line::new(8, LIMIT, StartOrder::Arrival);
     let mut now = Instant::now();
-    let mut others: Vec<Ticket> = (0..3).map(|_| line.join(now, 1)).collect();
+    let mut others: Vec<Ticket> = (0..3).map(|_| line.join(now, 1, 10)).collect();
     for ticket in &others {
         line.start(*ticket);
     }
-    let long = line.join(now, 1);
+    let long = line.join(now, 1, 10);
     for _ in 0..40 {
         now += Duration::from_millis(250);
         line.leave(now, others.remove(0), 1);
-        assert_eq!(line.check(now, 5, Some(Duration::ZERO)), Ok(()));
-        others.push(line.join(now, 1));
+        assert_eq!(line.check(now, 5, 10, Some(Duration::ZERO)), Ok(()));
+        others.push(line.join(now, 1, 10));
         line.start(others[2]);
     }
     assert!(!line.is_waiting(long));
@@ -298,19 +308,19 @@ fn one_long_prompt_takes_no_places_from_others() {
 
 #[test]
 fn places_that_memory_held_back_are_back_when_nobody_waits() {
-    let mut line = Line::new(8, LIMIT);
+    let mut line = Line::new(8, LIMIT, StartOrder::Arrival);
     let mut now = Instant::now();
-    let started: Vec<Ticket> = (0..4).map(|_| line.join(now, 1)).collect();
+    let started: Vec<Ticket> = (0..4).map(|_| line.join(now, 1, 10)).collect();
     for ticket in &started {
         line.start(*ticket);
     }
-    let held: Vec<Ticket> = (0..3).map(|_| line.join(now, 1)).collect();
+    let held: Vec<Ticket> = (0..3).map(|_| line.join(now, 1, 10)).collect();
     for ticket in &started[..2] {
         now += Duration::from_millis(400);
         line.leave(now, *ticket, 1);
     }
     // Two run, three got no row although two ended; the first of these may be in work.
-    assert!(line.check(now, 3, Some(Duration::ZERO)).is_err());
+    assert!(line.check(now, 3, 10, Some(Duration::ZERO)).is_err());
     assert_eq!((line.running, line.waiting_sequences), (3, 2));
     assert!(
         !line.is_waiting(held[2]),
@@ -320,5 +330,65 @@ fn places_that_memory_held_back_are_back_when_nobody_waits() {
         line.start(ticket);
     }
     line.leave(now, started[2], 1);
-    assert_eq!(line.check(now, 4, Some(Duration::ZERO)), Ok(()));
+    assert_eq!(line.check(now, 4, 10, Some(Duration::ZERO)), Ok(()));
+}
+
+#[test]
+fn a_short_prompt_does_not_wait_for_those_that_it_passes() {
+    for (order, refuses) in [(StartOrder::Arrival, true), (StartOrder::ShortFirst, false)] {
+        let mut line = Line::new(1, LIMIT, order);
+        let mut now = Instant::now();
+        let mut runs = line.join(now, 1, 10);
+        // Each runs for a second.
+        for _ in 0..20 {
+            now += Duration::from_secs(1);
+            line.leave(now, runs, 1);
+            runs = line.join(now, 1, 10);
+        }
+        let long = line.join(now, 1, 10_000);
+        let short = line.check(now, 1, 100, Some(Duration::from_millis(1500)));
+        assert_eq!(short.is_err(), refuses, "{order:?}");
+        // One that is as long waits for both.
+        let patience = Some(Duration::from_millis(1500));
+        assert!(line.check(now, 1, 10_000, patience).is_err(), "{order:?}");
+        let short = line.join(now, 1, 100);
+        now += Duration::from_secs(1);
+        line.leave(now, runs, 1);
+        let waits = [long, short].map(|ticket| line.is_waiting(ticket));
+        assert_eq!(waits, [!refuses, refuses], "{order:?}");
+        // Once as much as it computes has come, nobody passes the long one, but what came last.
+        line.join(now, 1, 9_900);
+        assert_eq!(line.passed_by(1), u32::from(!refuses), "{order:?}");
+    }
+}
+
+#[test]
+fn who_is_passed_is_not_held_back_by_memory() {
+    let mut line = Line::new(8, LIMIT, StartOrder::ShortFirst);
+    let mut now = Instant::now();
+    let mut others: Vec<Ticket> = (0..3).map(|_| line.join(now, 1, 10)).collect();
+    for ticket in &others {
+        line.start(*ticket);
+    }
+    // Two compute for long, while short ones come, start and end.
+    let long = [10_000, 10_000].map(|tokens| line.join(now, 1, tokens));
+    for _ in 0..40 {
+        now += Duration::from_millis(250);
+        line.leave(now, others.remove(0), 1);
+        let room = line.check(now, 4, 10, Some(Duration::ZERO));
+        assert_eq!(room, Ok(()), "places that memory does not lack are lost");
+        others.push(line.join(now, 1, 10));
+        line.start(others[2]);
+    }
+    assert!(!line.is_waiting(long[1]));
+    assert_eq!(line.fits, None);
+    // Those that come later and get no row either wait for memory.
+    for _ in 0..3 {
+        line.join(now, 1, 10);
+    }
+    for _ in 0..2 {
+        now += Duration::from_millis(400);
+        line.leave(now, others.remove(0), 1);
+    }
+    assert!(line.check(now, 1, 10, Some(Duration::ZERO)).is_err());
 }

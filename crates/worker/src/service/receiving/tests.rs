@@ -9,7 +9,7 @@ use inflight_kserve::tensor::RequestBuilder;
 use super::*;
 use crate::cache::Board;
 use crate::catalog::Catalog;
-use crate::engine::{Driving, Engine, EngineLimits};
+use crate::engine::{Driving, Engine, EngineLimits, StartOrder};
 use crate::executor::Executor;
 use crate::metrics::Metrics;
 use crate::model::CORE_MODEL;
@@ -41,6 +41,7 @@ fn shared() -> Shared {
     let limits_of_engine = EngineLimits {
         max_live: usize::MAX,
         places: u32::MAX,
+        order: StartOrder::Arrival,
         max_queue_wait: PATIENCE,
         // Nobody reads while requests are made, however long a busy machine takes for that.
         slow_reader_timeout: Duration::MAX,
@@ -49,7 +50,7 @@ fn shared() -> Shared {
         Arc::new(executor),
         limits_of_engine,
         metrics,
-        Board::new(16, false, false),
+        Board::new(16, false, false, false),
         0,
         Driving::Threads,
     )
@@ -59,7 +60,7 @@ fn shared() -> Shared {
     Shared {
         engine,
         catalog: Arc::new(catalog),
-        cache: Board::new(32, false, false),
+        cache: Board::new(32, false, false, false),
         draft: None,
         common: Arc::new(Common::new(None, None)),
         limits,
