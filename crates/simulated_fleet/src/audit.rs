@@ -302,7 +302,7 @@ pub(crate) fn caller(client: usize, speaks_http2: bool, shared: &Shared) -> Call
             "{}:{GRPC_PORT}",
             client::gateway_host(shared.plan.gateway_of(client))
         ),
-        host: format!("client-{client}"),
+        host: client::client_host(client),
         speaks_http2,
         has_key: shared.plan.gateway.needs_key,
     }

@@ -42,6 +42,14 @@ pub(crate) fn gateway_host(gateway: usize) -> String {
     }
 }
 
+/// The host of all clients, where they have one.
+pub(crate) const CLIENTS: &str = "clients";
+
+/// The host of a client that has one for itself, and its name in any case.
+pub(crate) fn client_host(client: usize) -> String {
+    format!("client-{client}")
+}
+
 /// How a client asks.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {

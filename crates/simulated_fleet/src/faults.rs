@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use turmoil::Sim;
 
-use crate::client::gateway_host;
+use crate::client::{CLIENTS, client_host, gateway_host};
 use crate::history::note;
 use crate::plan::{Fault, FaultKind};
-use crate::shared::{Shared, TICK};
+use crate::shared::Shared;
 
 /// How long a message takes at most on a slow link: most take some tenths of it.
 const SLOW: Duration = Duration::from_secs(2);
@@ -39,7 +39,11 @@ fn links(sim: &Sim<'_>, shared: &Shared, kind: FaultKind) -> (IpAddr, Vec<IpAddr
         true => (shared.workers[place].name.clone(), all),
         false => {
             let own = shared.plan.gateway_of(place);
-            (format!("client-{place}"), own..own + 1)
+            let host = match shared.plan.is_gathered {
+                true => CLIENTS.to_owned(),
+                false => client_host(place),
+            };
+            (host, own..own + 1)
         }
     };
     let gateways = gateways.map(|gateway| sim.lookup(gateway_host(gateway)));
@@ -69,7 +73,7 @@ pub(crate) fn begin_fault(sim: &mut Sim<'_>, shared: &Shared, kind: FaultKind) {
 pub(crate) fn repeat_fault(shared: &Shared, fault: Fault, now: Duration) {
     if let FaultKind::Cut(place) = fault.kind {
         let since = now.saturating_sub(fault.at).as_millis();
-        if since % CUT_EVERY.as_millis() < TICK.as_millis() {
+        if since % CUT_EVERY.as_millis() < shared.plan.tick.as_millis() {
             shared.workers[place].cuts.cut();
         }
     }

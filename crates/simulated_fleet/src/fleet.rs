@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Once};
 use std::time::{Duration, SystemTime};
@@ -26,7 +27,7 @@ use crate::placements;
 use crate::plan::{Ask, ClientPlan, Fault, FaultKind, GatewayPlan, Kind, Plan};
 use crate::question::Surface;
 use crate::report::Report;
-use crate::shared::{Shared, TICK};
+use crate::shared::Shared;
 use crate::worker::{PORT, WorkerHost};
 
 /// No run takes longer.
@@ -97,7 +98,7 @@ fn simulate(seed: u64, prints: bool) -> Report {
         .rng_seed(seed)
         .epoch(SystemTime::UNIX_EPOCH + EPOCH)
         .simulation_duration(LONGEST)
-        .tick_duration(TICK)
+        .tick_duration(shared.plan.tick)
         .min_message_latency(Duration::ZERO)
         .max_message_latency(shared.plan.max_latency)
         .tcp_capacity(shared.plan.socket_segments)
@@ -131,20 +132,46 @@ fn add_hosts(sim: &mut Sim<'_>, shared: &Rc<Shared>) {
         let host = move || gateway(workers.clone(), plan);
         sim.host(client::gateway_host(place), host);
     }
+    let all = roles(shared);
+    if shared.plan.is_gathered {
+        sim.client(client::CLIENTS, play_all(all));
+        return;
+    }
+    for (name, role) in all {
+        sim.client(name, role);
+    }
+}
+
+/// What a client does, or one that looks at the fleet.
+type Role = Pin<Box<dyn Future<Output = turmoil::Result>>>;
+
+fn roles(shared: &Rc<Shared>) -> Vec<(String, Role)> {
+    let mut roles: Vec<(String, Role)> = Vec::new();
     for (place, client) in shared.plan.clients.iter().enumerate() {
-        let name = format!("client-{place}");
-        sim.client(
-            name.as_str(),
-            ask_all(place, client.clone(), Rc::clone(shared)),
-        );
+        let asking = ask_all(place, client.clone(), Rc::clone(shared));
+        roles.push((client::client_host(place), Box::pin(asking)));
     }
     for (visit, (worker, ask)) in shared.plan.visits.iter().enumerate() {
         let name = format!("visitor-{visit}");
         let asking = visit_worker(name.clone(), *worker, ask.clone(), Rc::clone(shared));
-        sim.client(name, asking);
+        roles.push((name, Box::pin(asking)));
     }
-    sim.client("watcher", watch_workers(Rc::clone(shared)));
-    sim.client("auditor", audit(Rc::clone(shared)));
+    let watching = watch_workers(Rc::clone(shared));
+    roles.push(("watcher".to_owned(), Box::pin(watching)));
+    roles.push(("auditor".to_owned(), Box::pin(audit(Rc::clone(shared)))));
+    roles
+}
+
+/// Plays them at one host, each as a task.
+async fn play_all(roles: Vec<(String, Role)>) -> turmoil::Result {
+    let mut playing = JoinSet::new();
+    for (_, role) in roles {
+        playing.spawn_local(role);
+    }
+    while let Some(played) = playing.join_next().await {
+        played??;
+    }
+    Ok(())
 }
 
 async fn gateway(workers: Vec<String>, plan: GatewayPlan) -> turmoil::Result {

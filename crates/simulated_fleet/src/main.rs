@@ -19,9 +19,14 @@ struct Options {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
-    /// Seeds to simulate. By default, one if `--seed` is given, and else until interrupted
+    /// Seeds to simulate. By default, one if `--seed` is given without
+    /// `--seconds`, and else until interrupted
     #[arg(long, value_name = "N")]
     seeds: Option<u64>,
+
+    /// Begin no seed after so many seconds, and say what came of those before
+    #[arg(long, value_name = "S")]
+    seconds: Option<u64>,
 
     /// Seeds at once. By default, one per CPU
     #[arg(long, value_name = "N")]
@@ -65,16 +70,25 @@ fn simulate(options: &Options, program: &Path) -> ExitCode {
     let fresh = SystemTime::now().duration_since(UNIX_EPOCH);
     let fresh = fresh.map_or(0, |since| since.as_micros() as u64);
     let first = options.seed.unwrap_or(fresh);
-    let seeds = options.seeds.or(options.seed.map(|_| 1));
+    let one = options
+        .seed
+        .filter(|_| options.seconds.is_none())
+        .map(|_| 1);
+    let seeds = options.seeds.or(one);
     let jobs = std::thread::available_parallelism().map_or(1, |count| count.get());
     let began = Instant::now();
     let mut printed = began;
     let (mut simulated, mut sums) = (0, Report::default());
-    for (seed, report) in reports(program, first, seeds, options.jobs.unwrap_or(jobs)) {
+    let mut lines = Vec::new();
+    let until = options.seconds.map(|s| began + Duration::from_secs(s));
+    let jobs = options.jobs.unwrap_or(jobs);
+    for (seed, report) in reports(program, first, seeds, until, jobs) {
         simulated += 1;
         sums.add(&report);
         if let Some(broken) = report.broken.first() {
-            println!("broken: make simulate SEED={seed}  # {broken}");
+            let line = format!("broken: make simulate SEED={seed}  # {broken}");
+            println!("{line}");
+            lines.push(line);
         }
         if options.hashes {
             println!(
@@ -90,6 +104,10 @@ fn simulate(options: &Options, program: &Path) -> ExitCode {
             print(simulated, &sums, began.elapsed());
         }
     }
+    // Once more and together, where there was much between.
+    if simulated > 1 && !options.until_broken {
+        lines.iter().for_each(|line| println!("{line}"));
+    }
     print(simulated, &sums, began.elapsed());
     match sums.broken.is_empty() {
         true => ExitCode::SUCCESS,
@@ -102,6 +120,7 @@ fn reports(
     program: &Path,
     first: u64,
     seeds: Option<u64>,
+    until: Option<Instant>,
     jobs: usize,
 ) -> impl Iterator<Item = (u64, Report)> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -110,7 +129,8 @@ fn reports(
         std::thread::spawn(move || {
             loop {
                 let place = NEXT.fetch_add(1, Ordering::Relaxed);
-                if seeds.is_some_and(|seeds| place >= seeds) {
+                let is_late = until.is_some_and(|until| until <= Instant::now());
+                if is_late || seeds.is_some_and(|seeds| place >= seeds) {
                     return;
                 }
                 let seed = first.wrapping_add(place);
@@ -128,7 +148,7 @@ fn reports(
 
 fn print(seeds: u64, sums: &Report, took: Duration) {
     println!(
-        "seeds={seeds} broken={} requests={} whole={} errors={} cut={} left={} faults={} virtual_s_per_s={:.0}",
+        "seeds={seeds} broken={} requests={} whole={} errors={} cut={} left={} faults={} s={:.0} virtual_s_per_s={:.0}",
         sums.broken.len(),
         sums.requests,
         sums.whole,
@@ -136,6 +156,7 @@ fn print(seeds: u64, sums: &Report, took: Duration) {
         sums.cut,
         sums.left,
         sums.faults,
+        took.as_secs_f64(),
         sums.virtual_ms as f64 / 1e3 / took.as_secs_f64().max(0.001),
     );
 }

@@ -15,6 +15,12 @@ use crate::question::Question;
 
 /// Each seed of so many has two gateways, and a worker that is away for long.
 const WIDE: u64 = 7;
+/// The seeds from this one on have all their clients at one host and longer ticks: what a seed costs is hosts, links and
+/// ticks. Those before keep the histories that they had.
+const GATHERED_FROM: u64 = 10_000_000;
+/// Hosts run for so long, one after another; messages arrive in between.
+const TICK: Duration = Duration::from_millis(2);
+const TICK_OF_GATHERED: Duration = Duration::from_millis(5);
 
 /// A run.
 #[derive(Debug)]
@@ -22,6 +28,9 @@ pub(crate) struct Plan {
     pub(crate) kind: Kind,
     pub(crate) workers: Vec<WorkerPlan>,
     pub(crate) clients: Vec<ClientPlan>,
+    /// Whether they are all at one host, with what looks at the fleet.
+    pub(crate) is_gathered: bool,
+    pub(crate) tick: Duration,
     pub(crate) faults: Vec<Fault>,
     /// What happens to the workers that get a request.
     pub(crate) ambush: Option<Ambush>,
@@ -189,6 +198,7 @@ impl Plan {
         let visits = asks::visits(dice, kind, &workers, &faults);
         let holds_clients = faults.iter().any(|fault| fault.kind.worker().is_none());
         let is_wide = seed % WIDE == WIDE - 1;
+        let is_gathered = seed >= GATHERED_FROM;
         if is_wide {
             let dice = &mut Dice::new(!seed);
             if kind == Kind::Any {
@@ -205,6 +215,8 @@ impl Plan {
             visits,
             workers,
             clients,
+            is_gathered,
+            tick: if is_gathered { TICK_OF_GATHERED } else { TICK },
             max_latency: dice.ms(1, 40),
             socket_segments: draw::socket_segments(dice, kind),
         }

@@ -13,9 +13,6 @@ use crate::plan::{Fault, Plan, Trap};
 use crate::report::Report;
 use crate::worker::WorkerHost;
 
-/// Hosts run for so long, one after another; messages arrive in between.
-pub(crate) const TICK: Duration = Duration::from_millis(2);
-
 /// What hosts and the run share.
 pub(crate) struct Shared {
     pub(crate) workers: Vec<Rc<WorkerHost>>,
