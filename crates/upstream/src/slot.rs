@@ -126,6 +126,7 @@ impl WorkerSlot {
     /// It is lost.
     pub(super) fn part(&self) {
         self.life.load().part();
+        self.notices.send_replace(());
     }
 
     /// The process that it is connected to, or was last.

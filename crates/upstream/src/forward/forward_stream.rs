@@ -230,9 +230,14 @@ impl ForwardStream {
             self.notices = next_notice(at);
             // One that cannot move waits for its connection's word: several workers may be behind one address.
             let may_move = !self.has_started || self.holding.request().is_some();
-            if may_move && at.rest.is_some() && at.is_over() {
+            let why = match () {
+                () if at.is_over() => Some("the server has ended"),
+                () if at.is_given_up() => Some("the server has not answered for too long"),
+                () => None,
+            };
+            if let Some(why) = why.filter(|_| may_move && at.rest.is_some()) {
                 context.waker().wake_by_ref();
-                return self.lose_or_end(Status::unavailable("the server has ended"));
+                return self.lose_or_end(Status::unavailable(why));
             }
             let notice = at.notice().filter(|_| self.survives());
             if let Some(notice) = notice {
