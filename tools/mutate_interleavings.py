@@ -22,6 +22,7 @@ WORKER, UPSTREAM = "crates/worker/src/engine", "crates/upstream/src"
 QUEUE, WAKE = f"{WORKER}/queue.rs", f"{WORKER}/wake.rs"
 REQUESTS, INBOX, HANDLES = f"{UPSTREAM}/request_queue.rs", f"{UPSTREAM}/inbox.rs", f"{UPSTREAM}/handles.rs"
 MAILBOX = f"{UPSTREAM}/shared_stream/mailbox.rs"
+OUTBOX, REGISTRY = "crates/worker/src/outbox.rs", f"{UPSTREAM}/registry.rs"
 
 #: The model, the file, what is in it, and what is put in its place.
 MUTATIONS = [
@@ -99,8 +100,8 @@ MUTATIONS = [
     (
         "inbox_models::a_notice_wakes",
         INBOX,
-        "state.notice = Some(notice);\n        state.waker.take()",
-        "state.notice = Some(notice);\n        None",
+        "state.notice = state.notice.max(Some(notice));\n        state.waker.take()",
+        "state.notice = state.notice.max(Some(notice));\n        None",
     ),
     ("inbox_models::who_gathers_is_woken_at_the_end", INBOX, "take_if(|_| ends)", "take_if(|_| !ends)"),
     (
@@ -146,6 +147,72 @@ MUTATIONS = [
         "handle_models::the_count_is_of_what_is_open",
         HANDLES,
         "self.active.store(self.state.open.len(), Ordering::Relaxed);",
+        "",
+    ),
+    (
+        "outbox_models::every_row_is_taken",
+        OUTBOX,
+        "state.step_is_due = false;\n            state.ending.clear();",
+        "state.ending.clear();",
+    ),
+    (
+        "outbox_models::rows_that_may_wait_come_with_the_next",
+        OUTBOX,
+        "self.step_is_due |= wake;",
+        "self.step_is_due = true;",
+    ),
+    (
+        "outbox_models::a_reply_comes_before_the_end",
+        OUTBOX,
+        "state.live = state.live.saturating_sub(1);\n        drop(state);\n        self.wake();",
+        "state.live = state.live.saturating_sub(1);",
+    ),
+    (
+        "outbox_models::no_request_outlives_its_stream",
+        OUTBOX,
+        "if state.closed {\n            return false;\n        }\n        state.live +=",
+        "state.live +=",
+    ),
+    (
+        "outbox_models::a_request_ends_once",
+        OUTBOX,
+        "row.is_final && state.handles.get(&handle) != Some(&row.id)",
+        "false",
+    ),
+    (
+        "outbox_models::a_failure_wakes_all",
+        OUTBOX,
+        "let live = self.close_locked(&mut state);\n        drop(state);\n        self.wake();",
+        "let live = self.close_locked(&mut state);\n        drop(state);",
+    ),
+    (
+        "outbox_models::room_is_noticed",
+        OUTBOX,
+        "if state.refusals() < MAX_WAITING_REFUSALS {\n            self.room.notify_waiters();",
+        "if state.refusals() < MAX_WAITING_REFUSALS {",
+    ),
+    (
+        "registry_models::every_row_reaches_its_request",
+        REGISTRY,
+        "open.wake(waker);\n            if ends {",
+        "if ends {",
+    ),
+    (
+        "registry_models::a_request_ends_once",
+        REGISTRY,
+        "if ends {\n                open.remove(handle);\n            }",
+        "",
+    ),
+    (
+        "registry_models::who_gets_too_much_fails_alone",
+        REGISTRY,
+        "if *received > self.max_tokens {",
+        "if *received > self.max_tokens && sequence_index > 0 {",
+    ),
+    (
+        "registry_models::a_notice_reaches_all_that_are_open",
+        REGISTRY,
+        "for waker in wakers {\n            open.wake(waker);\n        }",
         "",
     ),
 ]

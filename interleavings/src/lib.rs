@@ -14,9 +14,11 @@ extern crate self as tokio;
 extern crate self as tokio_stream;
 extern crate self as tonic;
 
+mod batch;
 pub mod engine;
 pub mod executor;
 pub mod outbox;
+mod respond;
 mod stand_ins;
 pub mod sync;
 pub mod upstream;
@@ -33,6 +35,8 @@ pub fn check(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     // Switches at moments that no thread waits at: a bound of 2 takes two seconds for all models, and 3 ten.
     builder.preemption_bound.get_or_insert(3);
+    // A thousand refusals are many steps.
+    builder.max_branches = 20_000;
     builder.check(model);
 }
 

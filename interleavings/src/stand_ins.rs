@@ -32,6 +32,18 @@ pub mod task {
     }
 }
 
+mod notify;
+mod rows;
+
+/// Of `inflight_kserve`.
+pub mod inference {
+    /// A reply of a number.
+    #[derive(Debug, Default, PartialEq, Eq)]
+    pub struct ModelStreamInferResponse(pub u32);
+}
+
+pub use notify::Notify;
+
 /// Of `tokio`.
 pub mod time {
     pub use std::time::Instant;
@@ -41,6 +53,7 @@ pub mod time {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
     Unavailable,
+    Internal,
 }
 
 /// Of `tonic`.
@@ -48,6 +61,18 @@ pub enum Code {
 pub struct Status(pub String);
 
 impl Status {
+    pub fn code(&self) -> Code {
+        Code::Unavailable
+    }
+
+    pub fn message(&self) -> &str {
+        &self.0
+    }
+
+    pub fn internal(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
     pub fn unavailable(text: impl Into<String>) -> Self {
         Self(text.into())
     }
@@ -63,15 +88,7 @@ impl Status {
 
 /// Of `inflight_kserve`.
 pub mod step {
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub enum FinishReason {
-        NotFinished,
-        EndId,
-        Length,
-    }
-
-    #[derive(Clone, Debug, PartialEq)]
-    pub struct PromptLogProbs;
+    pub use super::rows::{FinishReason, Handle, PromptLogProbs, Row, RowError, StepBatch};
 }
 
 /// Of `inflight_kserve`.

@@ -2,6 +2,8 @@
 
 use std::ops::{Deref, DerefMut};
 
+pub use crate::stand_ins::Notify;
+
 #[derive(Debug)]
 pub struct Mutex<T>(loom::sync::Mutex<T>);
 

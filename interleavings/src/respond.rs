@@ -1,0 +1,4 @@
+//! Of a worker's `respond`.
+
+#[derive(Debug)]
+pub struct Responder;
