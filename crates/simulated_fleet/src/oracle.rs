@@ -16,6 +16,9 @@ pub(crate) const STOPPED: Duration = Duration::from_secs(1);
 /// A silent worker is given up for new answers after 1.5 s; messages, queues and the prompt take the rest, twice.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 
+/// A request that cannot leave a silent worker leaves it after 9 s, when the connection is given up.
+const GIVEN_UP: Duration = Duration::from_secs(9);
+
 /// A deadline is kept within this: the gateway waits 250 ms for its worker to say so, and messages take their time.
 const GRACE: Duration = Duration::from_millis(1_500);
 
@@ -199,6 +202,8 @@ pub(crate) struct Circumstances {
     pub(crate) had_worker: bool,
     /// Workers only leave in this run, and none does near it.
     pub(crate) is_served: bool,
+    /// A silent worker's connections are given up in this run, and what was generated there is soon generated again.
+    pub(crate) gives_up: bool,
     /// No request of this run has to wait for its turn.
     pub(crate) is_roomy: bool,
     /// Nothing held the client's own connection.
@@ -274,11 +279,16 @@ pub(crate) fn judge(
     // It is generated again from the beginning, which is worse than to wait for a silent server.
     let is_repeated =
         matches!(question.surface, Surface::Generate | Surface::Grpc) && question.choices > 1;
-    let may_pause = !question.is_streamed
-        || is_repeated
-        || !circumstances.had_worker
-        || !circumstances.was_reached;
-    if is_whole && !may_pause && answer.pause > LONGEST_PAUSE {
+    let may_pause =
+        !question.is_streamed || !circumstances.had_worker || !circumstances.was_reached;
+    let longest = match is_repeated {
+        false => Some(LONGEST_PAUSE),
+        true if circumstances.gives_up && !circumstances.reads_slowly => {
+            Some(GIVEN_UP + LONGEST_PAUSE)
+        }
+        true => None,
+    };
+    if is_whole && !may_pause && longest.is_some_and(|longest| answer.pause > longest) {
         breaks(
             Invariant::PausesAreShort,
             format!("nothing came for {:?}", answer.pause),
@@ -289,7 +299,11 @@ pub(crate) fn judge(
         _ => None,
     };
     if let Some(begun) = begun.filter(|begun| {
-        circumstances.is_roomy && !may_pause && *begun > LONGEST_PAUSE && answer.end != End::Left
+        circumstances.is_roomy
+            && !may_pause
+            && !is_repeated
+            && *begun > LONGEST_PAUSE
+            && answer.end != End::Left
     }) {
         breaks(Invariant::BeginsInTime, format!("after {begun:?}"));
     }

@@ -56,6 +56,8 @@ pub(crate) enum Kind {
     Restarts,
     /// One of several workers is silent for some seconds.
     Silence,
+    /// One of several workers is silent for longer than any connection may be, and many requests cannot leave it before.
+    LongSilence,
     /// The only worker is away now and then, for some seconds.
     Alone,
     /// A worker that gets a request is silent or ends, and so is the next one that gets it.

@@ -81,6 +81,7 @@ fn ask(dice: &mut Dice, kind: Kind) -> Ask {
     let is_limited = match kind {
         Kind::Alone => 50,
         Kind::Stalls => 35,
+        Kind::LongSilence => 10,
         _ if surface == Surface::Grpc => 40,
         _ => 12,
     };
@@ -123,6 +124,7 @@ fn surface(dice: &mut Dice, kind: Kind) -> Surface {
     let kserve = match kind {
         Kind::Restarts => 50,
         Kind::Stalls => 65,
+        Kind::LongSilence => 75,
         _ => 27,
     };
     if dice.chance(kserve) {
@@ -139,7 +141,10 @@ fn surface(dice: &mut Dice, kind: Kind) -> Surface {
 }
 
 fn question(dice: &mut Dice, kind: Kind, surface: Surface) -> Question {
-    let is_streamed = dice.chance(if kind == Kind::Twice { 90 } else { 70 });
+    let is_streamed = dice.chance(match kind {
+        Kind::Twice | Kind::LongSilence => 90,
+        _ => 70,
+    });
     let prompts = match surface == Surface::Completion && dice.chance(40) {
         true => dice.between(2, 3),
         false => 1,
@@ -148,7 +153,8 @@ fn question(dice: &mut Dice, kind: Kind, surface: Surface) -> Question {
     let has_one = prompts > 1
         || surface == Surface::Messages
         || (surface == Surface::Generate && !is_streamed);
-    let choices = match !has_one && dice.chance(25) {
+    let several = if kind == Kind::LongSilence { 85 } else { 25 };
+    let choices = match !has_one && dice.chance(several) {
         true => dice.between(2, 3) as u32,
         false => 1,
     };
@@ -157,6 +163,7 @@ fn question(dice: &mut Dice, kind: Kind, surface: Surface) -> Question {
         Kind::Any => 8,
         Kind::Departures | Kind::Stalls => 50,
         Kind::Twice => 60,
+        Kind::LongSilence => 80,
         _ => 30,
     };
     let max_tokens = match dice.chance(long) {

@@ -53,8 +53,14 @@ const KINDS: [Kind; 16] = [
     Kind::Any,
 ];
 
+/// Seeds with this remainder have a long silence: none that a test keeps has it.
+const LONG_SILENCE: (u64, u64) = (32, 24);
+
 /// What goes wrong in a seed's run.
 pub(super) fn kind(seed: u64) -> Kind {
+    if seed % LONG_SILENCE.0 == LONG_SILENCE.1 {
+        return Kind::LongSilence;
+    }
     KINDS[(seed % KINDS.len() as u64) as usize]
 }
 
@@ -72,7 +78,7 @@ pub(super) fn workers(dice: &mut Dice, kind: Kind, is_crowded: bool) -> Vec<Work
         Kind::Alone => 1,
         _ if is_crowded => dice.between(1, 2),
         Kind::Restarts | Kind::Stalls => dice.between(1, 2),
-        Kind::Silence => dice.between(2, 4),
+        Kind::Silence | Kind::LongSilence => dice.between(2, 4),
         Kind::Twice => 3,
         Kind::Departures => 4,
         Kind::Calm | Kind::Any => dice.between(1, 4),
@@ -110,6 +116,13 @@ fn worker(dice: &mut Dice, kind: Kind, is_crowded: bool, reuses: bool) -> Worker
             prefill_us: dice.between(800, 1_600) as u32,
             max_num_tokens: 64,
             max_queued_requests: 4096,
+            ..plan
+        },
+        // What is generated again is soon where it was.
+        Kind::LongSilence => WorkerPlan {
+            step_us: dice.between(6_000, 11_000) as u32,
+            max_batch_size: 32,
+            blocks: 1024,
             ..plan
         },
         // What is generated waits for its link, and much of it is refused.

@@ -22,6 +22,7 @@ pub(super) fn faults(dice: &mut Dice, kind: Kind, workers: usize, clients: usize
         Kind::Calm | Kind::Twice => Vec::new(),
         Kind::Restarts => restarts(dice, workers),
         Kind::Silence => silence(dice, workers),
+        Kind::LongSilence => vec![long_silence(dice, workers)],
         Kind::Alone => outages(dice),
         Kind::Stalls => stalls(dice, workers),
         Kind::Departures => departures(dice, workers),
@@ -52,11 +53,7 @@ fn restarts(dice: &mut Dice, workers: usize) -> Vec<Fault> {
 fn silence(dice: &mut Dice, workers: usize) -> Vec<Fault> {
     let worker = dice.one(workers);
     let at = dice.ms(5_500, 9_000);
-    let kind = match dice.between(0, 2) {
-        0 => FaultKind::PowerLoss(worker),
-        1 => FaultKind::Partition(worker),
-        _ => FaultKind::Hold(worker),
-    };
+    let kind = silent(dice, worker);
     let until = at + dice.ms(3_000, 8_000);
     let mut faults = vec![Fault { at, until, kind }];
     if workers > 2 && dice.chance(50) {
@@ -72,6 +69,27 @@ fn silence(dice: &mut Dice, workers: usize) -> Vec<Fault> {
         });
     }
     faults
+}
+
+/// One worker is silent for so long that its connections are given up.
+fn long_silence(dice: &mut Dice, workers: usize) -> Fault {
+    let worker = dice.one(workers);
+    let at = dice.ms(5_500, 9_000);
+    let until = at + dice.ms(20_000, 60_000);
+    Fault {
+        at,
+        until,
+        kind: silent(dice, worker),
+    }
+}
+
+/// One of the ways to be silent.
+fn silent(dice: &mut Dice, worker: usize) -> FaultKind {
+    match dice.between(0, 2) {
+        0 => FaultKind::PowerLoss(worker),
+        1 => FaultKind::Partition(worker),
+        _ => FaultKind::Hold(worker),
+    }
 }
 
 /// The only worker is away for some time.
@@ -101,11 +119,7 @@ pub(super) fn ambush(dice: &mut Dice) -> Ambush {
     let silent = |dice: &mut Dice, after| Trap {
         after,
         lasts: dice.ms(11_000, 15_000),
-        kind: match dice.between(0, 2) {
-            0 => FaultKind::PowerLoss(0),
-            1 => FaultKind::Partition(0),
-            _ => FaultKind::Hold(0),
-        },
+        kind: silent(dice, 0),
     };
     let ended = |dice: &mut Dice, after| Trap {
         after,

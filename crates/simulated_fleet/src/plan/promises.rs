@@ -15,6 +15,9 @@ const PROBED: Duration = Duration::from_secs(25);
 const FORGOTTEN: Duration = Duration::from_secs(30);
 /// A worker that started again after it was seen to end is ready after this: gateways look for it every 2 s.
 const BACK: Duration = Duration::from_secs(4);
+/// A worker whose connections were given up is ready so long after it can be reached: an attempt to connect waits 5 s, and
+/// the next one begins 2 s later.
+const REACHED: Duration = Duration::from_secs(9);
 /// A worker that is silent is known to be: gateways wait 1.5 s.
 const SILENT: Duration = Duration::from_millis(2_500);
 /// A request that gets no token from so many workers in a row may fail, however well others are.
@@ -131,6 +134,12 @@ impl Plan {
             && faults.all(|fault| fault.at + NOTICED <= from || until < fault.at)
     }
 
+    /// Whether a request that cannot leave a silent worker leaves it once its connection is given up, and is soon generated
+    /// again.
+    pub(crate) fn gives_up(&self) -> bool {
+        self.kind == Kind::LongSilence
+    }
+
     /// Whether no request has to wait for its turn.
     pub(crate) fn is_roomy(&self) -> bool {
         self.kind == Kind::Twice
@@ -142,7 +151,12 @@ impl Plan {
         let of_workers = of_workers.filter_map(|fault| Some((fault, fault.kind.worker()?)));
         let looks = of_workers.flat_map(|(fault, worker)| {
             let others = || self.faults_of(worker).filter(|other| *other != fault);
-            let back = fault.until + fault.kind.back_after();
+            let is_long = self.kind == Kind::LongSilence;
+            let back = fault.until
+                + match is_long {
+                    true => REACHED,
+                    false => fault.kind.back_after(),
+                };
             let is_back = others().all(|other| {
                 back + LOOKED < other.at || other.until + other.kind.back_after() <= fault.at
             });
@@ -157,9 +171,12 @@ impl Plan {
                             || other.until + other.kind.back_after() <= fault.at
                     })
             });
+            // To the end.
+            let still = away.and(fault.until.checked_sub(LOOKED * 2));
+            let still = still.filter(|_| is_long).map(|at| (at, worker, false));
             let away = away.map(|away| (away, worker, false));
             let back = Some((back, worker, true)).filter(|_| is_back);
-            [away, back].into_iter().flatten()
+            [away, still, back].into_iter().flatten()
         });
         let mut looks: Vec<_> = looks.collect();
         looks.sort_unstable();
