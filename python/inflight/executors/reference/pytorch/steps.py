@@ -385,7 +385,9 @@ class DeviceSteps:
                 self._prompt_inputs[: len(spare)] = self.upload(spare)
                 buffer = self._prompt_inputs[: len(spare)]
                 self._prompt_graphs[place] = self.capture(partial(self._prompts, buffer, shape))
-            self._time_launching(longest, sizes[-1])
+            # Ranks must choose alike, and each would measure another time.
+            if self._model.communicator.size == 1:
+                self._time_launching(longest, sizes[-1])
             for bucket in reversed(buckets(limits.rows)):
                 self._fill(bucket)
                 self._graphs[bucket] = self.capture(partial(self._generate, bucket))
