@@ -3,6 +3,8 @@
 Every fault has an outcome. *Named*: `/health` says what is wrong with this worker, within 2 s. *Compared*:
 the first answer that it misled is counted, by the tokens that were expected and found. *Harmless*: nothing is
 expected of a worker that it does not hold. Anything else is a fault that nobody noticed.
+
+A gateway that is killed harms no report: the one in its place must soon find what the old one found.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from support.servers import MODEL_NAME, Start, start_worker, wait_ready
 NAMED_WITHIN_S = 2.0
 #: What a machine that does other work adds to that; the report has the true figures.
 SLACK_S = 1.0
+#: After it answers for the first time, a new gateway knows as much as the one that was killed.
+KNOWS_WITHIN_S = 2.0
 LOOK_EVERY_S = 0.03
 BLOCK, BLOCKS = 16, 8
 OPTIONS = (
@@ -55,16 +59,21 @@ class Gateway:
     def look(self, stop: threading.Event) -> None:
         """Keeps `reasons`."""
         while not stop.wait(LOOK_EVERY_S):
+            at = time.monotonic()
             try:
                 found = get(self.address, "/health/ready").json().get("workers", [])
             except OSError:
                 continue
             self.reasons = {one["address"]: _reason(one) for one in found}
-            self.looked = time.monotonic()
+            self.looked = at
 
     def is_trusted(self, way: FaultyReports) -> bool:
         """Whether the worker's reports are believed."""
         return self.reasons.get(way.address, "unknown") == ""
+
+    def hears_all(self, since: float) -> bool:
+        """Whether all workers' reports are believed, by what was read after this time."""
+        return self.looked > since and all(self.is_trusted(way) for way in self.ways)
 
     def compared(self) -> tuple[float, float]:
         """Tokens that were expected to be cached, and those that were."""
@@ -96,6 +105,11 @@ class Outcomes:
             with self._lock:
                 self._times[kind].append(after_s)
 
+    def took(self, what: str, since: float) -> None:
+        """Something is done that began at this time."""
+        with self._lock:
+            self._times[what].append(time.monotonic() - since)
+
     def other(self, kind: str, promise: str, held: bool, found: object = "") -> None:
         """It was not to be named, and this was to hold in its place."""
         self._report.attempt(kind)
@@ -110,7 +124,8 @@ class Outcomes:
         for kind, times in self._times.items():
             late = sum(one > NAMED_WITHIN_S for one in times)
             shown = f"median {sorted(times)[len(times) // 2]:.2f} s, slowest {max(times):.2f} s"
-            self._report.measure(f"{kind}, named after", shown + (f", {late} after 2 s" if late else ""))
+            name = kind if kind.startswith("gateway") else f"{kind}, named after"
+            self._report.measure(name, shown + (f", {late} after 2 s" if late else ""))
 
 
 def run(scale: Scale, report: Report) -> None:
@@ -130,6 +145,7 @@ def run(scale: Scale, report: Report) -> None:
             ]:
                 done.result()
             _reset(start, started, made, scale.of(1, workers), outcomes)
+        _replace(start, made[-1], scale.rounds(1, 10), outcomes)
         for one in made:
             with Oracle(start, OPTIONS, BLOCK * BLOCKS) as oracle:
                 _mislead(one, oracle, scale.rounds(1, 2), outcomes)
@@ -180,6 +196,43 @@ def _reset(
         workers[place] = start_worker(start, *OPTIONS, f"--grpc-port={port}")
         for one, way in zip(gateways, ways, strict=True):
             wait_until("the worker is back", partial(one.is_trusted, way), START_S)
+
+
+def _replace(start: Start, gateway: Gateway, times: int, outcomes: Outcomes) -> None:
+    """Kills a gateway; the new one must find as many tokens as it did, as soon as it hears all workers."""
+    draw = random.Random(times)
+    prompts = [[draw.randrange(100, 1000) for _ in range(BLOCK * BLOCKS + 1)] for _ in range(64)]
+    for prompt in prompts:
+        gateway.ask(prompt)
+    _settle()
+    old = _found(gateway, prompts)
+    whole = BLOCK * BLOCKS * len(prompts)
+    outcomes.expect("a gateway finds prompts that were asked before", old == whole, f"{old} of {whole}")
+    for _ in range(times):
+        gateway.process.kill()
+        killed = time.monotonic()
+        gateway.process = start("gateway", "--port=0", *(f"--worker={way.address}" for way in gateway.ways))
+        gateway.address = wait_ready(gateway.process)
+        ready = time.monotonic()
+        wait_until("all are believed", partial(gateway.hears_all, ready), START_S)
+        outcomes.took("gateway killed: the new one hears all workers, after it is ready", ready)
+        new = _found(gateway, prompts)
+        outcomes.took("gateway killed: until then and 64 answers, after it is ready", ready)
+        outcomes.took("gateway killed: the same, after the kill", killed)
+        outcomes.other(
+            "gateway killed", "the new one finds what the old one found", new >= old, f"{new} of {old}"
+        )
+        taken = time.monotonic() - ready
+        promise = f"a new gateway is as good as the old one within {KNOWS_WITHIN_S + SLACK_S:g} s"
+        outcomes.expect(promise, taken < KNOWS_WITHIN_S + SLACK_S, f"{taken:.2f} s")
+
+
+def _found(gateway: Gateway, prompts: list[list[int]]) -> float:
+    """Asks for each prompt once; returns tokens that were expected to be cached, and found."""
+    before = gateway.compared()
+    for prompt in prompts:
+        gateway.ask(prompt)
+    return min(after - one for one, after in zip(before, gateway.compared(), strict=True))
 
 
 def _settle() -> None:
