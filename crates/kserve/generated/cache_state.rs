@@ -95,6 +95,10 @@ pub struct WorkerLoad {
     /// Device blocks in all; 0: the executor has none, or has not said yet.
     #[prost(uint64, tag = "10")]
     pub total_blocks: u64,
+    /// Seconds since the last first token, or since a prompt came to where none was; 0 where no prompt waits. What was
+    /// computed in them is still among `queued_prompt_tokens`.
+    #[prost(double, tag = "11")]
+    pub computing_seconds: f64,
 }
 /// Generated client implementations.
 pub mod cache_state_client {

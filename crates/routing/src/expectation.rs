@@ -106,6 +106,8 @@ pub struct Report {
     pub queued_tokens: u64,
     /// Those of urgent requests among them.
     pub urgent_tokens: u64,
+    /// Seconds that the server has worked on what is still among them.
+    pub working_seconds: Seconds,
     /// Requests that it has, of all gateways, whether or not they have begun.
     pub requests: u32,
     /// Whether its cache has no free block: new blocks push others out.

@@ -224,6 +224,14 @@ fn a_queue_is_what_was_reported_and_what_was_sent_since() {
     // An older one counts for nothing.
     servers.reported(0, &report(0.5, 90_000));
     near(wait(&servers, 1.0), 0.5);
+    // It has worked on them for a while.
+    let worked = Report {
+        working_seconds: 0.4,
+        ..report(1.5, 5_000)
+    };
+    servers.reported(0, &worked);
+    near(wait(&servers, 1.5), 0.1);
+    near(wait(&servers, 1.7), 0.0);
     // It does not say what it includes: what was sent 20 ms before is in it, and what was sent then is not.
     servers.sent(0, &work(), 1.97);
     near(wait(&servers, 1.97), COMPUTE);

@@ -197,6 +197,7 @@ impl Gateway {
                 includes: Some(includes),
                 queued_tokens: reported.queued_tokens,
                 urgent_tokens: 0,
+                working_seconds: 0.0,
                 requests: reported.running + reported.waiting,
                 is_full: reported.is_full,
                 short_first: false,

@@ -201,7 +201,7 @@ impl Engine {
 
     /// What waits and what runs.
     pub(crate) fn waits(&self) -> Waits {
-        self.registry.lock().waits()
+        self.registry.lock().waits(Instant::now())
     }
 
     /// Requests not yet handed over.

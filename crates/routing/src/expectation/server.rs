@@ -264,7 +264,7 @@ impl Server {
         let (working, since, included) = match &self.report {
             Some(report) => {
                 let working = [report.queued_tokens as f64, report.urgent_tokens as f64];
-                (working, report.at, self.included)
+                (working, report.at - report.working_seconds, self.included)
             }
             // It computes the first one, since that was sent or the one before it started.
             None => self.waiting.front().map_or(([0.0; 2], 0.0, 0), |first| {

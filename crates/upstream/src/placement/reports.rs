@@ -149,7 +149,8 @@ impl Reports {
             .checked_sub(before.prefill_tokens_total)
             .ok_or(Fault::Impossible)?;
         let computed_seconds = load.prefill_seconds_total - before.prefill_seconds_total;
-        if !computed_seconds.is_finite() || computed_seconds < 0.0 {
+        let is_time = |seconds: f64| seconds.is_finite() && seconds >= 0.0;
+        if !is_time(computed_seconds) || !is_time(load.computing_seconds) {
             return Err(Fault::Impossible);
         }
         Ok(Report {
@@ -157,6 +158,7 @@ impl Reports {
             includes: None,
             queued_tokens: load.queued_prompt_tokens,
             urgent_tokens: 0,
+            working_seconds: load.computing_seconds,
             requests: load.running_requests.saturating_add(load.queued_requests),
             is_full: self.is_full(),
             short_first: self.shape.unwrap_or_default().short_prompts_first,

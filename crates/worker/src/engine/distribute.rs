@@ -213,7 +213,7 @@ fn account(
         }
     }
     for client_id in scratch.started.drain(..) {
-        registry.start(client_id);
+        registry.start(client_id, now);
     }
     let outbox = common.filter(|_| uniform)?;
     Some(Common {

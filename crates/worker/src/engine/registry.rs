@@ -169,6 +169,9 @@ pub(super) struct Registry {
     line: Line,
     /// Of all requests that have no row yet.
     queued_prompt_tokens: u64,
+    /// How many these are, and since when the executor computes what it has not finished of their prompts.
+    without_row: usize,
+    computing_since: Option<Instant>,
     /// When requests that wait or have a deadline are to be ended.
     due: BTreeSet<(Instant, ClientId)>,
 }
@@ -183,6 +186,8 @@ impl Registry {
             names: Names::default(),
             line: Line::new(places, max_queue_wait, order),
             queued_prompt_tokens: 0,
+            without_row: 0,
+            computing_since: None,
             due: BTreeSet::new(),
         }
     }
@@ -203,13 +208,16 @@ impl Registry {
     }
 
     /// What is here, for those who watch the load.
-    pub(super) fn waits(&self) -> Waits {
+    pub(super) fn waits(&self, now: Instant) -> Waits {
         let queued = self.line.waiting();
         let count = |requests| u32::try_from(requests).unwrap_or(u32::MAX);
         Waits {
             queued: count(queued),
             running: count(self.live().saturating_sub(queued)),
             prompt_tokens: self.queued_prompt_tokens,
+            computing: self
+                .computing_since
+                .map_or(Duration::ZERO, |since| now.saturating_duration_since(since)),
         }
     }
 
@@ -260,14 +268,24 @@ impl Registry {
     }
 
     /// Its first row came.
-    pub(super) fn start(&mut self, client_id: ClientId) {
-        let request = self.requests.get(self.key(client_id));
-        let prompt_tokens = request.map_or(0, |request| request.uncached_tokens);
-        self.queued_prompt_tokens = self
-            .queued_prompt_tokens
-            .saturating_sub(prompt_tokens.into());
-        if let Some(ticket) = request.and_then(|request| request.ticket) {
+    pub(super) fn start(&mut self, client_id: ClientId, now: Instant) {
+        let Some(request) = self.requests.get(self.key(client_id)) else {
+            return;
+        };
+        let (tokens, ticket) = (request.uncached_tokens, request.ticket);
+        self.dequeue(tokens);
+        self.computing_since = (self.without_row > 0).then_some(now);
+        if let Some(ticket) = ticket {
             self.line.start(ticket);
+        }
+    }
+
+    /// A request has its first row, or ends without one.
+    fn dequeue(&mut self, tokens: u32) {
+        self.queued_prompt_tokens = self.queued_prompt_tokens.saturating_sub(tokens.into());
+        self.without_row = self.without_row.saturating_sub(1);
+        if self.without_row == 0 {
+            self.computing_since = None;
         }
     }
 
@@ -309,6 +327,8 @@ impl Registry {
 
     pub(super) fn insert(&mut self, request: LiveRequest) -> ClientId {
         self.queued_prompt_tokens += u64::from(request.uncached_tokens);
+        self.without_row += 1;
+        self.computing_since.get_or_insert(request.received);
         let key = self.requests.insert(request);
         self.id(key)
     }
@@ -324,8 +344,7 @@ impl Registry {
         let key = self.key(client_id);
         let request = self.requests.remove(key)?;
         if request.first_row.is_none() {
-            let tokens = u64::from(request.uncached_tokens);
-            self.queued_prompt_tokens = self.queued_prompt_tokens.saturating_sub(tokens);
+            self.dequeue(request.uncached_tokens);
         }
         if let Some(ticket) = request.ticket {
             self.line.leave(now, ticket, request.sequences);
@@ -362,6 +381,8 @@ impl Registry {
         self.line.clear();
         self.due.clear();
         self.queued_prompt_tokens = 0;
+        self.without_row = 0;
+        self.computing_since = None;
         let place = self.place;
         self.requests
             .drain()
@@ -378,6 +399,8 @@ pub(crate) struct Waits {
     pub(crate) running: u32,
     /// Of requests without a row, whether they have a place or not: what the cache is not known to hold.
     pub(crate) prompt_tokens: u64,
+    /// Since the last first row, or since the first of them came to where none was.
+    pub(crate) computing: Duration,
 }
 
 /// Why a request's time has come.
@@ -480,5 +503,29 @@ mod tests {
         assert_eq!(registry.next_due(), Some(deadline));
         assert_eq!(registry.take_due(deadline), [(ids[1], Due::Deadline)]);
         assert_eq!(registry.next_due(), None);
+    }
+
+    #[test]
+    fn prompts_are_computed_since_the_last_first_row() {
+        let mut registry = Registry::new(4, LIMIT, StartOrder::Arrival, 0);
+        let came = Instant::now();
+        let at = |seconds| came + Duration::from_secs(seconds);
+        let computing = |registry: &Registry, seconds| registry.waits(at(seconds)).computing;
+        assert_eq!(computing(&registry, 9), Duration::ZERO);
+        let insert = |registry: &mut Registry| {
+            registry.insert(LiveRequest::canary(oneshot::channel().0, came))
+        };
+        let ids: Vec<ClientId> = (0..3).map(|_| insert(&mut registry)).collect();
+        assert_eq!(computing(&registry, 5), Duration::from_secs(5));
+        registry.get_mut(ids[0]).unwrap().first_row = Some(at(5));
+        registry.start(ids[0], at(5));
+        assert_eq!(computing(&registry, 7), Duration::from_secs(2));
+        // One that leaves without a row changes nothing, and neither does the end of one that began.
+        registry.remove(ids[1], at(8));
+        registry.remove(ids[0], at(8));
+        assert_eq!(computing(&registry, 9), Duration::from_secs(4));
+        registry.start(ids[2], at(9));
+        assert_eq!(computing(&registry, 11), Duration::ZERO);
+        assert_eq!(registry.waits(at(11)).prompt_tokens, 0);
     }
 }

@@ -83,6 +83,7 @@ impl LoadSource for LoadOf {
             iterations_total: figures.totals.iterations,
             iteration_seconds_total: figures.totals.seconds,
             total_blocks: figures.total_blocks,
+            computing_seconds: waits.computing.as_secs_f64(),
         }
     }
 }

@@ -215,7 +215,11 @@ impl Scheduler {
         }
         let next_start = self.next_start;
         let there = self.transfers.extract_if(.., |(at, _)| *at <= next_start);
-        self.waiting.extend(there.map(|(_, waiting)| waiting));
+        let there: Vec<Waiting> = there.map(|(_, waiting)| waiting).collect();
+        // Nothing of their prompts is computed, so that they wait for none.
+        for waiting in there.into_iter().rev() {
+            self.waiting.push_front(waiting);
+        }
     }
 
     /// Ends a request; each of its live sequences gets a last row. Unknown ids are ignored.
@@ -328,11 +332,28 @@ impl Scheduler {
     /// Admits what fits, first come first served, and begins an iteration. Returns false if there is
     /// nothing to do.
     fn schedule(&mut self) -> bool {
+        let budget = self
+            .options
+            .max_num_tokens
+            .saturating_sub(self.sequences.len() as u32)
+            .max(1);
+        let (mut left, mut context_requests) = (budget, 0);
+        for place in 0..self.prefills.len() {
+            if left == 0 {
+                break;
+            }
+            left -= self.compute(place, left);
+            context_requests += 1;
+        }
+        // What of a prompt is cached is looked up when its turn comes: those before it may have computed it.
         while let Some(waiting) = self.waiting.front() {
+            let has_turn = left > 0 || waiting.prompt_tokens == 0;
+            let places = waiting.active.sequences_left + self.places;
+            if !has_turn || places > self.options.max_batch_size {
+                break;
+            }
             let found = self.blocks.find(&waiting.active);
-            let fits = found.cost <= self.blocks.free()
-                && waiting.active.sequences_left + self.places <= self.options.max_batch_size;
-            if !fits {
+            if found.cost > self.blocks.free() {
                 break;
             }
             let Some(mut waiting) = self.waiting.pop_front() else {
@@ -345,26 +366,13 @@ impl Scheduler {
                 tokens_left: waiting.prompt_tokens.saturating_sub(cached),
             });
             self.active.insert(waiting.client_id, waiting.active);
+            left -= self.compute(self.prefills.len() - 1, left);
+            context_requests += 1;
         }
         if self.prefills.is_empty() && self.sequences.is_empty() {
             return false;
         }
-        let mut budget = self
-            .options
-            .max_num_tokens
-            .saturating_sub(self.sequences.len() as u32)
-            .max(1);
-        let (mut context_requests, mut context_tokens) = (0, 0);
-        for prefill in &mut self.prefills {
-            if budget == 0 {
-                break;
-            }
-            let chunk = prefill.tokens_left.min(budget);
-            prefill.tokens_left -= chunk;
-            budget -= chunk;
-            context_requests += 1;
-            context_tokens += chunk;
-        }
+        let context_tokens = budget - left;
         let options = &self.options;
         let microseconds = options.step_us
             + options.step_us_per_sequence
@@ -378,6 +386,23 @@ impl Scheduler {
             duration,
         });
         true
+    }
+
+    /// Has the next iteration compute as much of a prompt as there is room for. Returns how much that is. Those after it
+    /// find a prompt whose rest it computes.
+    fn compute(&mut self, place: usize, room: u32) -> u32 {
+        let Some(prefill) = self.prefills.get_mut(place) else {
+            return 0;
+        };
+        let chunk = prefill.tokens_left.min(room);
+        prefill.tokens_left -= chunk;
+        if prefill.tokens_left == 0
+            && let Some(request) = self.active.get_mut(&prefill.client_id)
+            && let Some(cache) = self.blocks.cache_mut()
+        {
+            request.store_context(cache);
+        }
+        chunk
     }
 
     /// Ends an iteration: finished prompts become sequences, and each sequence gets a token.
@@ -400,9 +425,6 @@ impl Scheduler {
                 return true;
             }
             if let Some(request) = active.get_mut(&prefill.client_id) {
-                if let Some(cache) = blocks.cache_mut() {
-                    request.store_context(cache);
-                }
                 sequences.extend(request.indexes().map(|index| {
                     let produced = request.tokens_before(index);
                     Sequence {

@@ -306,6 +306,20 @@ fn a_prompt_costs_what_the_cache_lacks() {
 }
 
 #[test]
+fn a_prompt_finds_what_the_one_before_it_computes() {
+    let mut scheduler = Scheduler::new(SimulatedOptions {
+        max_num_tokens: 8,
+        ..reusing(64)
+    });
+    let tokens: Vec<i32> = (0..17).collect();
+    scheduler.enqueue(prompt(1, &tokens, 1), Duration::ZERO);
+    let (ended, cached) = run_one(&mut scheduler, prompt(2, &tokens, 1), Duration::ZERO);
+    // Both ends are of one iteration: the last token of the first prompt, and that of the second.
+    assert_eq!((ended.as_millis(), cached), (18, Some(0)));
+    assert_eq!(scheduler.blocks.stats().reused_blocks, 4);
+}
+
+#[test]
 fn what_is_longest_unused_is_forgotten_from_its_end() {
     let mut scheduler = Scheduler::new(reusing(6));
     scheduler.report_cache(false);
