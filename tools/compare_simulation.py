@@ -1,0 +1,162 @@
+#!/usr/bin/env python3
+"""Whether `inflight simulate` agrees with real processes: the first requests of a trace in real time, against
+a gateway and workers of the simulated executor, and the same requests and machine in virtual time.
+
+    python tools/compare_simulation.py conversation_trace.jsonl --requests 1700 --rate 2
+
+The machine is that of docs/ROUTING.md's table, where a generated token takes as long as one of a prompt. A
+worker computes prompts in chunks of a block. The pace of answers in virtual time is the one that was
+measured, because the model does not know it. Owns the run and the comparison; what is simulated is `inflight
+simulate`'s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import shlex
+import subprocess
+import tempfile
+import urllib.request
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from real_loads import Server
+
+BLOCK_TOKENS = 512
+#: Of a prompt of `inflight simulate`'s default machine.
+PROMPT_TOKENS_PER_S = 12_000
+BLOCKS = 1490
+#: Of every iteration, microseconds: little, since the model has none.
+STEP_US = 1000
+#: Below the embedded model's vocabulary.
+VOCAB_SIZE = 2048
+TOPOLOGY = """
+models:
+  - name: m
+    executor: simulated
+    replicas: {workers}
+    grpc_port: {grpc_port}
+    metrics_port: {metrics_port}
+    worker_options:
+      enable_kv_cache_reuse: true
+      max_batch_size: 1024
+      max_num_tokens: {chunk}
+      max_queue_wait_s: 600
+      max_seq_len: 1000000
+      num_blocks: {blocks}
+      prefill_us_per_token: {prefill_us}
+      step_us: {step_us}
+      step_us_per_sequence: {prefill_us}
+      tokens_per_block: {block_tokens}
+gateways: {{port: {{port}}}}
+"""
+
+
+def computed_tokens(text: str) -> float:
+    """Prompt tokens that a worker computed, by its metrics: nearly, since what it finds is a share of blocks.
+
+    Raises:
+        ValueError: a metric is not among them.
+    """
+
+    def value(name: str) -> float:
+        found = re.search(rf"^inflight_worker_{name}{{[^}}]*}} (\S+)$", text, re.MULTILINE)
+        if found is None:
+            raise ValueError(f"the worker has no metric `inflight_worker_{name}`")
+        return float(found[1])
+
+    return value("prompt_tokens_total") * (1 - value("kv_cache_hit_ratio"))
+
+
+def unevenness(values: list[float]) -> float:
+    """The standard deviation over the mean."""
+    mean = sum(values) / len(values)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values)) / mean
+
+
+def measured(options: argparse.Namespace, rows: Path, directory: Path) -> dict[str, float]:
+    """What real processes did."""
+    topology = directory / "topology.yaml"
+    topology.write_text(
+        TOPOLOGY.format(
+            workers=options.workers,
+            grpc_port=options.port,
+            metrics_port=options.port + 1,
+            chunk=options.chunk,
+            blocks=options.blocks,
+            prefill_us=1e6 / PROMPT_TOKENS_PER_S,
+            step_us=STEP_US,
+            block_tokens=BLOCK_TOKENS,
+        )
+    )
+    server = Server(f"{options.command} launch {{file:{topology}}}", directory / "model", directory / "log")
+    try:
+        server.wait_until_ready()
+        command = [*shlex.split(options.command), "bench", "replay", server.address, str(rows), "--json"]
+        command += ["--speed", str(options.rate), "--vocab-size", str(VOCAB_SIZE), "--timeout-s", "1200"]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+        report = json.loads(done.stdout)
+        computed = []
+        for worker in range(options.workers):
+            address = f"http://127.0.0.1:{options.port + 1 + 2 * worker}/metrics"
+            with urllib.request.urlopen(address, timeout=10) as answer:
+                computed.append(computed_tokens(answer.read().decode()))
+    finally:
+        server.stop()
+    group: dict[str, Any] = report["groups"]["requests"]
+    if group["first_problem"] is not None:
+        raise SystemExit(f"a request failed: {group['first_problem']}")
+    return {
+        "hits": group["cached_tokens"] / group["prompt_tokens"],
+        "mean_s": group["time_to_first_token_ms"]["mean"] / 1e3,
+        "p99_s": group["time_to_first_token_ms"]["p99"] / 1e3,
+        "unevenness": unevenness(computed),
+        "token_ms": group["mean_inter_token_ms"]["mean"],
+        "sent_late_ms": report["sent_late_ms"],
+    }
+
+
+def simulated(options: argparse.Namespace, rows: Path, token_ms: float) -> dict[str, float]:
+    """What virtual time says."""
+    command = [*shlex.split(options.command), "simulate", str(rows), "--workers", str(options.workers)]
+    command += ["--rate", str(options.rate), "--policy", "inflight", "--blocks", str(options.blocks)]
+    command += ["--prompt-tokens-per-s", str(PROMPT_TOKENS_PER_S), "--token-ms", str(token_ms)]
+    done = subprocess.run([*command, "--quiet", "--json"], stdout=subprocess.PIPE, text=True, check=True)
+    row: dict[str, float] = json.loads(done.stdout)["policies"][0]
+    return row
+
+
+def main() -> None:
+    """Prints a row for each figure."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("trace", type=Path)
+    parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--requests", type=int, default=1700, help="the first ones of the trace")
+    parser.add_argument("--rate", type=float, default=2.0, help="how many times as fast as recorded")
+    parser.add_argument("--blocks", type=int, default=BLOCKS, help="that a worker caches")
+    parser.add_argument("--chunk", type=int, default=BLOCK_TOKENS, help="tokens in one iteration")
+    parser.add_argument("--port", type=int, default=28_000, help="the first of two for each worker")
+    parser.add_argument("--command", default="inflight")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(scratch)
+        rows = directory / "rows.jsonl"
+        with options.trace.open() as trace:
+            rows.write_text("".join(islice(trace, options.requests)))
+        real = measured(options, rows, directory)
+        virtual = simulated(options, rows, real["token_ms"])
+    print(json.dumps({"real": real, "virtual": virtual}))
+    name = options.trace.name.split("_")[0]
+    for figure in ("hits", "mean_s", "p99_s", "unevenness"):
+        of, to = real[figure], virtual[figure]
+        print(f"| {name} | {options.rate} | {figure} | {of:.4f} | {to:.4f} | {to / of - 1:+.1%} |")
+
+
+if __name__ == "__main__":
+    main()
