@@ -347,6 +347,7 @@ impl Prices {
         self.unseen * draw as f64 / (1u64 << 53) as f64
     }
 
+    #[inline]
     pub(crate) fn expected(
         &self,
         outlook: &Outlook,
@@ -356,15 +357,38 @@ impl Prices {
         if !outlook.is_open {
             return None;
         }
+        // Which of the urgent ones are long is not known.
+        if outlook.has_long && !work.is_urgent {
+            return Some(self.expected_passing(outlook, work, now));
+        }
+        Some(self.expected_after(outlook, work, None, now))
+    }
+
+    /// Of a server with long prompts, which are few: apart, so that a choice among a thousand others stays quick.
+    #[cold]
+    fn expected_passing(&self, outlook: &Outlook, work: &Work, now: Seconds) -> Expected {
+        let passed = outlook.passed_by(uncached(work));
+        self.expected_after(outlook, work, Some(passed), now)
+    }
+
+    /// `passed`: tokens of the queue that the request does not wait for.
+    #[inline(always)]
+    fn expected_after(
+        &self,
+        outlook: &Outlook,
+        work: &Work,
+        passed: Option<f64>,
+        now: Seconds,
+    ) -> Expected {
         let seconds = outlook.pace.unwrap_or(self.fleet_seconds) * outlook.slow;
-        let tokens = uncached(work);
-        let wait = outlook.wait(work.is_urgent, tokens, seconds, now);
-        let compute = tokens * seconds;
+        let passed = passed.map(|tokens| tokens * seconds);
+        let wait = outlook.wait(work.is_urgent, passed, seconds, now);
+        let compute = uncached(work) * seconds;
         let open = f64::from(outlook.open);
         let waiting = if work.spares_streams { open } else { 0.0 };
         let busy = outlook.recent(now);
         let recent = if work.is_transferred { 0.0 } else { busy };
-        Some(Expected {
+        Expected {
             wait,
             compute,
             cost: wait
@@ -374,7 +398,7 @@ impl Prices {
                 + RECENT * recent
                 + OPEN * open,
             busy,
-        })
+        }
     }
 }
 

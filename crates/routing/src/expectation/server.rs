@@ -25,7 +25,7 @@ const LENGTHS: usize = 8;
 pub(crate) struct Outlook {
     pub(super) is_open: bool,
     /// Whether any of `long` is above 0: a choice reads this of a thousand servers, and seldom the rest.
-    has_long: bool,
+    pub(super) has_long: bool,
     /// Requests that generate, and those of this gateway that will.
     pub(crate) open: u32,
     /// Those of this gateway among them.
@@ -50,23 +50,27 @@ pub(crate) struct Outlook {
 }
 
 impl Outlook {
-    /// Seconds until a request that comes now, of so many tokens, is begun with.
+    /// Seconds until a request that comes now is begun with, less what of the queue it passes.
     #[inline]
-    pub(super) fn wait(&self, is_urgent: bool, tokens: f64, seconds: f64, now: Seconds) -> Seconds {
+    pub(super) fn wait(
+        &self,
+        is_urgent: bool,
+        passed: Option<Seconds>,
+        seconds: f64,
+        now: Seconds,
+    ) -> Seconds {
         let kind = usize::from(is_urgent);
         let working = self.working[kind] * seconds - (now - self.since).max(0.0);
         let mut queue = self.behind[kind] * seconds + working.max(0.0);
-        // Which of the urgent ones are long is not known.
-        if self.has_long && !is_urgent {
-            queue = (queue - self.passed_by(tokens) * seconds).max(0.0);
+        if let Some(passed) = passed {
+            queue = (queue - passed).max(0.0);
         }
         queue + (now - self.late).max(0.0)
     }
 
     /// Tokens of the prompts that one of so many tokens passes: those more than twice as long, which are due later even
     /// if nothing has come since.
-    #[cold]
-    fn passed_by(&self, tokens: f64) -> f64 {
+    pub(super) fn passed_by(&self, tokens: f64) -> f64 {
         let halves = tokens as u32 / (LONG / 2);
         let class = (u32::BITS - halves.leading_zeros()) as usize;
         self.long.get(class).copied().map_or(0.0, f64::from)
