@@ -93,6 +93,30 @@ impl OpenCall {
         }
     }
 
+    /// Why its server no longer has it, where its connection may not show that: a connection to a machine that vanished says
+    /// nothing for 20 s. Either the server was given up for its silence, perhaps by another connection, or another
+    /// process has been met at its address. The latter counts where there `is_one` at an address, and not several.
+    pub(super) fn gone(&self, is_one: bool) -> Option<&'static str> {
+        let slot = &self.picked.slot;
+        if is_one && self.life.is_over(&slot.life()) {
+            return Some("the server has ended");
+        }
+        let is_given_up = slot.pulse.is_silent() && !slot.peer.is_up();
+        is_given_up.then_some("the server has not answered for too long")
+    }
+
+    /// Resolves once it is [`gone`](Self::gone).
+    async fn until_gone(&self, is_one: bool) -> &'static str {
+        let mut notices = self.picked.slot.notices();
+        loop {
+            if let Some(why) = self.gone(is_one) {
+                return why;
+            }
+            // The sender lives as long as the slot.
+            let _ = notices.changed().await;
+        }
+    }
+
     /// The first output came.
     pub(super) fn started(&mut self) {
         self.visit.started();
@@ -257,7 +281,13 @@ where
         let Some((open, answer)) = &mut self.current else {
             return Err(Status::internal("the call was not sent"));
         };
-        self.answer = Some(answer.as_mut().await.map_err(lost)?);
+        // Work that cannot move waits for its connection's word: several workers may be behind one address.
+        let is_question = !self.asked.works;
+        self.answer = tokio::select! {
+            biased;
+            answer = answer.as_mut() => Some(answer.map_err(lost)?),
+            why = open.until_gone(is_question) => return Err(Status::unavailable(why)),
+        };
         open.picked.slot.pulse.hear();
         Ok(())
     }

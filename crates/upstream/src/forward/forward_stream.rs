@@ -230,12 +230,8 @@ impl ForwardStream {
             self.notices = next_notice(at);
             // One that cannot move waits for its connection's word: several workers may be behind one address.
             let may_move = !self.has_started || self.holding.request().is_some();
-            let why = match () {
-                () if at.is_over() => Some("the server has ended"),
-                () if at.is_given_up() => Some("the server has not answered for too long"),
-                () => None,
-            };
-            if let Some(why) = why.filter(|_| may_move && at.rest.is_some()) {
+            let gone = at.open.gone(true);
+            if let Some(why) = gone.filter(|_| may_move && at.rest.is_some()) {
                 context.waker().wake_by_ref();
                 return self.lose_or_end(Status::unavailable(why));
             }

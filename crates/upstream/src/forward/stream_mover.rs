@@ -60,18 +60,6 @@ impl AtServer {
         slot.pulse.is_silent().then_some(Notice::Silent)
     }
 
-    /// Whether the process that has it is over, as is known since another one has been met at its address: a connection to
-    /// a machine that vanished says nothing.
-    pub(super) fn is_over(&self) -> bool {
-        self.open.life.is_over(&self.slot().life())
-    }
-
-    /// Whether the server has been silent for so long that it is lost. The call may have another connection than the one that
-    /// was given up, and its transport takes twice as long to notice.
-    pub(super) fn is_given_up(&self) -> bool {
-        self.slot().pulse.is_silent() && !self.slot().peer.is_up()
-    }
-
     /// Whether this is the server that was picked. One that has come back since is another.
     fn is(&self, pool: &Arc<Pool>) -> bool {
         Arc::ptr_eq(pool, &self.open.picked.pool)
