@@ -99,6 +99,7 @@ def main() -> None:
         "--alone-s", type=float, default=15, help="seconds that the batch runs without clients"
     )
     parser.add_argument("--client", default="inflight", help="command of the load generator")
+    parser.set_defaults(length_scale=None)  # what `replay` asks for: lengths are as they are
     options = parser.parse_args()
     vocab_size = SHAPES[options.shape]["vocab_size"]
     print("| | first token p50 / p99, ms | between tokens p50 / p99, ms | lines a second |")
@@ -114,7 +115,7 @@ def main() -> None:
             def turn(times: int, tokens: int, clients: int) -> dict[str, Any]:
                 load = online(options, times, clients)
                 arguments = arguments_of(load, None, directory) or []
-                found = replay(options.client, server.address, load, arguments, tokens, vocab_size)
+                found = replay(options, server.address, load, arguments, tokens)
                 for problem in problems(found):
                     print(problem, file=sys.stderr, flush=True)
                 [report] = found["groups"].values()
