@@ -1,6 +1,6 @@
 //! When a request that has begun continues at another server. Owns why it is to move, how often and how long that is
-//! tried; what is sent again and how its output is read is its [`Mover`]'s. Servers that were lost are counted by
-//! [`Losses`], and what is reported of its moves is [`Moves`]'.
+//! tried; what is sent again and how its output is read is its [`Mover`]'s. `losses` counts the servers that were
+//! lost, and `moves` what is reported.
 //!
 //! There are two ways. A server that can resume is sent what was generated, and brings what follows. Any other one
 //! gets the request anew, with the same seed; what it repeats is compared, and what is new continues.
