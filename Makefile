@@ -22,7 +22,7 @@ SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
 # Static binaries link musl.
 MUSL := $(shell uname -m)-unknown-linux-musl
 
-.PHONY: help install serve check test test-rust test-python soak simulate planted lint deny format bench templates frameworks fuzz wheel check-wheel check-containers gateway gateway-static clean
+.PHONY: help install serve check test test-rust test-python soak simulate planted sanitize lint deny format bench templates frameworks fuzz wheel check-wheel check-containers gateway gateway-static clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -108,6 +108,10 @@ simulate: ## Simulate a gateway, workers and faults, seed after seed, until inte
 # PLANTED holds numbers and options: `make planted PLANTED="3 17 --seconds 600"`.
 planted: ## Plant the bugs of tests/planted one after another, and see which the simulated fleets find
 	tools/planted_bugs.py $(PLANTED)
+
+# SANITIZE holds crates: `make sanitize SANITIZE=upstream`.
+sanitize: ## Run the pieces where threads meet under Miri, on nightly Rust
+	tools/sanitize.py $(SANITIZE)
 
 lint: install deny ## Formatting, clippy, rustdoc, dependencies, ruff, mypy, import layers
 	cargo fmt --all --check
