@@ -70,7 +70,7 @@ pub struct Forward {
 /// Where a request goes.
 #[derive(Debug)]
 enum Target {
-    /// To the least loaded server.
+    /// To the server that the table picks.
     Any,
     /// To the server that has another request.
     Same(Box<Source>),
@@ -174,7 +174,7 @@ impl Forward {
             shares: !asks_to_stop(&message) && may_share(&message),
             ..CallSpec::stream(&message, &context, prepared.prompt.as_ref())
         };
-        let mut beginning = StreamStart {
+        let mut start = StreamStart {
             forward: self,
             context: &context,
             message: &message,
@@ -183,9 +183,9 @@ impl Forward {
             stream: None,
         };
         let mut until = ended(self.ending.clone(), context.deadline).boxed();
-        deliver(&mut beginning, &context, &mut until, &self.metrics.retries).await?;
+        deliver(&mut start, &context, &mut until, &self.metrics.retries).await?;
         context.trace.output(Instant::now());
-        let stream = beginning.stream.map(|stream| stream.until(until));
+        let stream = start.stream.map(|stream| stream.until(until));
         stream.ok_or_else(|| Status::internal("no answer came"))
     }
 

@@ -2,7 +2,7 @@
 //! connection's reader and the response body; knows nothing of text, HTTP or protobuf.
 //!
 //! The reader appends under a lock that is uncontended but for a swap; the consumer swaps the filled
-//! deltas with its own empty ones, so buffers are reused and a token costs four bytes and no
+//! outputs with its own empty ones, so buffers are reused and a token costs four bytes and no
 //! allocation. What can pile up is bounded by the request's own max_tokens times its choices. A consumer
 //! that only needs the whole is woken at the end, and has what came until then when its server is lost.
 
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use tonic::Code;
 
-/// What few deltas carry, boxed so that the others stay small.
+/// What few outputs carry, boxed so that the others stay small.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct OutputDetails {
     /// The request failed, and why.
@@ -43,7 +43,7 @@ pub struct OutputDetails {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChoiceOutput {
     pub choice: u32,
-    /// The delta's tokens end here in [`ChoiceOutputs::tokens`]; they begin where the delta before ended.
+    /// The output's tokens end here in [`ChoiceOutputs::tokens`]; they begin where the output before ended.
     pub tokens_end: usize,
     pub finish: FinishReason,
     /// Nothing more follows for the handle.
@@ -51,7 +51,7 @@ pub struct ChoiceOutput {
     pub details: Option<Box<OutputDetails>>,
 }
 
-/// ChoiceOutputs and their tokens, in order of arrival.
+/// Outputs and their tokens, in order of arrival.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ChoiceOutputs {
     pub list: Vec<ChoiceOutput>,
@@ -75,7 +75,7 @@ impl ChoiceOutputs {
     ) {
         self.tokens.extend_from_slice(tokens);
         let tokens_end = self.tokens.len();
-        // ChoiceOutputs that wait together become one; their tokens stay apart.
+        // Outputs that wait together become one; their tokens stay apart.
         if details.is_none()
             && let Some(last) = self.list.last_mut()
             && last.choice == choice
@@ -117,7 +117,7 @@ pub struct Arrived {
 
 #[derive(Debug, Default)]
 struct State {
-    deltas: ChoiceOutputs,
+    outputs: ChoiceOutputs,
     notice: Option<Notice>,
     waker: Option<Waker>,
     /// When the oldest unread delta arrived; the newest where it gathers.
@@ -148,7 +148,7 @@ impl Inbox {
         let has_failed = details.as_ref().is_some_and(|it| it.error.is_some());
         let ends = last_of_handle || has_failed || finish != FinishReason::NotFinished;
         state
-            .deltas
+            .outputs
             .push(choice, tokens, finish, last_of_handle, details);
         if state.gathers {
             state.unread_since = Some(now);
@@ -174,7 +174,7 @@ impl Inbox {
     pub fn poll_take(&self, context: &mut Context<'_>, into: &mut ChoiceOutputs) -> Poll<Arrived> {
         let mut state = self.state.lock();
         let notice = state.notice.take();
-        if state.deltas.list.is_empty() {
+        if state.outputs.list.is_empty() {
             if notice.is_some() {
                 return Poll::Ready(Arrived { at: None, notice });
             }
@@ -185,7 +185,7 @@ impl Inbox {
             return Poll::Pending;
         }
         let at = state.unread_since.take();
-        std::mem::swap(&mut state.deltas, into);
+        std::mem::swap(&mut state.outputs, into);
         Poll::Ready(Arrived { at, notice })
     }
 
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn deltas_of_one_choice_that_wait_together_become_one() {
+    fn outputs_of_one_choice_that_wait_together_become_one() {
         let inbox = Inbox::default();
         let now = Instant::now();
         for token in [1, 2, 3] {
@@ -221,20 +221,20 @@ mod tests {
         inbox.append(1, &[9], FinishReason::NotFinished, false, None, now);
         inbox.append(0, &[4], FinishReason::Length, true, None, now);
         assert_eq!(inbox.unread_since(), Some(now));
-        let mut deltas = ChoiceOutputs::default();
+        let mut outputs = ChoiceOutputs::default();
         let waker = Waker::noop();
         assert!(
             inbox
-                .poll_take(&mut Context::from_waker(waker), &mut deltas)
+                .poll_take(&mut Context::from_waker(waker), &mut outputs)
                 .is_ready()
         );
-        let ends: Vec<_> = deltas
+        let ends: Vec<_> = outputs
             .list
             .iter()
             .map(|delta| (delta.choice, delta.tokens_end))
             .collect();
         assert_eq!(ends, [(0, 3), (1, 4), (0, 5)]);
-        assert_eq!(deltas.tokens, [1, 2, 3, 9, 4]);
+        assert_eq!(outputs.tokens, [1, 2, 3, 9, 4]);
         assert_eq!(inbox.unread_since(), None);
     }
 
@@ -243,10 +243,10 @@ mod tests {
         let count = Arc::new(Count(AtomicUsize::new(0)));
         let waker = Waker::from(Arc::clone(&count));
         let mut context = Context::from_waker(&waker);
-        let mut deltas = ChoiceOutputs::default();
+        let mut outputs = ChoiceOutputs::default();
         let inbox = Inbox::default();
         inbox.gather();
-        assert!(inbox.poll_take(&mut context, &mut deltas).is_pending());
+        assert!(inbox.poll_take(&mut context, &mut outputs).is_pending());
         let first = Instant::now();
         let later = first + std::time::Duration::from_secs(1);
         let open = FinishReason::NotFinished;
@@ -263,17 +263,17 @@ mod tests {
             at: Some(later),
             notice: None,
         };
-        let taken = inbox.poll_take(&mut context, &mut deltas);
+        let taken = inbox.poll_take(&mut context, &mut outputs);
         assert_eq!(taken, Poll::Ready(arrived));
-        assert_eq!(deltas.tokens, [1, 2]);
+        assert_eq!(outputs.tokens, [1, 2]);
         for (finish, last) in [(FinishReason::EndId, false), (open, true)] {
-            deltas.clear();
-            assert!(inbox.poll_take(&mut context, &mut deltas).is_pending());
+            outputs.clear();
+            assert!(inbox.poll_take(&mut context, &mut outputs).is_pending());
             assert!(inbox.append(0, &[3], finish, last, None, later).is_some());
-            assert!(inbox.poll_take(&mut context, &mut deltas).is_ready());
+            assert!(inbox.poll_take(&mut context, &mut outputs).is_ready());
         }
-        deltas.clear();
-        assert!(inbox.poll_take(&mut context, &mut deltas).is_pending());
+        outputs.clear();
+        assert!(inbox.poll_take(&mut context, &mut outputs).is_pending());
         assert!(inbox.notify(Notice::Leaving).is_some());
     }
 
@@ -282,10 +282,10 @@ mod tests {
         let inbox = Inbox::default();
         let now = Instant::now();
         let mut context = Context::from_waker(Waker::noop());
-        let mut deltas = ChoiceOutputs::default();
+        let mut outputs = ChoiceOutputs::default();
         let mut take = || {
-            deltas.clear();
-            inbox.poll_take(&mut context, &mut deltas)
+            outputs.clear();
+            inbox.poll_take(&mut context, &mut outputs)
         };
         inbox.append(0, &[1], FinishReason::NotFinished, false, None, now);
         inbox.notify(Notice::Leaving);
@@ -313,10 +313,10 @@ mod tests {
         let inbox = Inbox::default();
         let count = Arc::new(Count(AtomicUsize::new(0)));
         let waker = Waker::from(Arc::clone(&count));
-        let mut deltas = ChoiceOutputs::default();
+        let mut outputs = ChoiceOutputs::default();
         let mut context = Context::from_waker(&waker);
-        assert!(inbox.poll_take(&mut context, &mut deltas).is_pending());
-        assert!(inbox.poll_take(&mut context, &mut deltas).is_pending());
+        assert!(inbox.poll_take(&mut context, &mut outputs).is_pending());
+        assert!(inbox.poll_take(&mut context, &mut outputs).is_pending());
         let now = Instant::now();
         for token in [1, 2] {
             if let Some(waker) =
@@ -326,7 +326,7 @@ mod tests {
             }
         }
         assert_eq!(count.0.load(Ordering::Relaxed), 1);
-        assert!(inbox.poll_take(&mut context, &mut deltas).is_ready());
-        assert_eq!(deltas.tokens, [1, 2]);
+        assert!(inbox.poll_take(&mut context, &mut outputs).is_ready());
+        assert_eq!(outputs.tokens, [1, 2]);
     }
 }

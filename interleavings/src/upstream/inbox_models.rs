@@ -30,12 +30,12 @@ fn notify(inbox: &Inbox, notice: Notice) {
 fn read(inbox: &Inbox) -> (Vec<i32>, Vec<Notice>) {
     let (mut tokens, mut notices) = (Vec::new(), Vec::new());
     loop {
-        let mut deltas = ChoiceOutputs::default();
-        let arrived = crate::wait(|context| inbox.poll_take(context, &mut deltas));
+        let mut outputs = ChoiceOutputs::default();
+        let arrived = crate::wait(|context| inbox.poll_take(context, &mut outputs));
         notices.extend(arrived.notice);
-        assert_eq!(arrived.at.is_none(), deltas.list.is_empty());
-        tokens.extend(&deltas.tokens);
-        if deltas.list.iter().any(|delta| delta.last_of_handle) {
+        assert_eq!(arrived.at.is_none(), outputs.list.is_empty());
+        tokens.extend(&outputs.tokens);
+        if outputs.list.iter().any(|delta| delta.last_of_handle) {
             return (tokens, notices);
         }
     }
@@ -68,8 +68,8 @@ pub fn a_notice_comes_once() {
     assert_eq!(tokens, [1]);
     if notices.is_empty() {
         // It came behind the last token, and waits.
-        let mut deltas = ChoiceOutputs::default();
-        let arrived = crate::wait(|context| inbox.poll_take(context, &mut deltas));
+        let mut outputs = ChoiceOutputs::default();
+        let arrived = crate::wait(|context| inbox.poll_take(context, &mut outputs));
         notices.extend(arrived.notice);
     }
     assert_eq!(notices, [Notice::Leaving]);
@@ -87,8 +87,8 @@ pub fn a_notice_wakes() {
     let inbox = Arc::new(Inbox::default());
     let other = Arc::clone(&inbox);
     let notifies = thread::spawn(move || notify(&other, Notice::Silent));
-    let mut deltas = ChoiceOutputs::default();
-    let arrived = crate::wait(|context| inbox.poll_take(context, &mut deltas));
+    let mut outputs = ChoiceOutputs::default();
+    let arrived = crate::wait(|context| inbox.poll_take(context, &mut outputs));
     assert_eq!((arrived.at, arrived.notice), (None, Some(Notice::Silent)));
     notifies.join().unwrap();
 }

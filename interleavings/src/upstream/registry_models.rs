@@ -6,7 +6,7 @@ use std::time::Instant;
 use loom::thread;
 
 use super::handles::Handle;
-use super::inbox::{Deltas, Inbox, Notice};
+use super::inbox::{ChoiceOutputs, Inbox, Notice};
 use super::registry::{Registry, Sequences};
 use crate::Status;
 use crate::step::{self, StepBatch};
@@ -30,10 +30,10 @@ fn row(handle: Handle, token: i32, is_last: bool) -> StepBatch {
 fn read(inbox: &Inbox) -> (Vec<i32>, bool) {
     let mut tokens = Vec::new();
     loop {
-        let mut deltas = Deltas::default();
-        crate::wait(|context| inbox.poll_take(context, &mut deltas));
-        tokens.extend(&deltas.tokens);
-        let mut last = deltas.list.iter().filter(|delta| delta.last_of_handle);
+        let mut outputs = ChoiceOutputs::default();
+        crate::wait(|context| inbox.poll_take(context, &mut outputs));
+        tokens.extend(&outputs.tokens);
+        let mut last = outputs.list.iter().filter(|delta| delta.last_of_handle);
         if let Some(last) = last.next() {
             return (tokens, last.details.is_some());
         }
@@ -82,7 +82,7 @@ pub fn a_request_ends_once() {
     }
     let (_, waker) = crate::counting();
     let mut context = std::task::Context::from_waker(&waker);
-    let more = inbox.poll_take(&mut context, &mut Deltas::default());
+    let more = inbox.poll_take(&mut context, &mut ChoiceOutputs::default());
     assert!(more.is_pending());
 }
 
@@ -111,8 +111,8 @@ pub fn a_notice_reaches_all_that_are_open() {
     let notifies = thread::spawn(move || other.notify(Notice::Silent));
     let other = Arc::clone(&registry);
     let opens = thread::spawn(move || opened(&other, 1));
-    let mut deltas = Deltas::default();
-    let arrived = crate::wait(|context| inbox.poll_take(context, &mut deltas));
+    let mut outputs = ChoiceOutputs::default();
+    let arrived = crate::wait(|context| inbox.poll_take(context, &mut outputs));
     assert_eq!(arrived.notice, Some(Notice::Silent));
     notifies.join().unwrap();
     opens.join().unwrap();

@@ -23,7 +23,7 @@ use crate::error;
 #[derive(Debug)]
 pub(crate) struct ActiveRequest {
     holding: Holding<PromptsMover>,
-    deltas: ChoiceOutputs,
+    outputs: ChoiceOutputs,
     pub choices: Vec<Choice>,
     unfinished: usize,
     /// Per handle, once it has come.
@@ -45,7 +45,7 @@ impl ActiveRequest {
     ) -> Self {
         record.sent_to(&dispatched.handles.connection().address, None);
         Self {
-            deltas: ChoiceOutputs::default(),
+            outputs: ChoiceOutputs::default(),
             unfinished: choices.len(),
             choices,
             prompt_log_probs: vec![None; dispatched.handles.count()],
@@ -90,7 +90,7 @@ impl ActiveRequest {
     fn note_move(&mut self, reason: Option<RetryReason>) {
         let address = &self.handles().connection().address;
         self.record.sent_to(address, reason);
-        self.deltas.clear();
+        self.outputs.clear();
         self.retry = None;
     }
 
@@ -166,14 +166,14 @@ impl ActiveRequest {
                     return Poll::Ready(Err(error));
                 }
             }
-            self.deltas.clear();
+            self.outputs.clear();
             let inbox = &self.holding.work().inbox;
-            let Poll::Ready(arrived) = inbox.poll_take(context, &mut self.deltas) else {
+            let Poll::Ready(arrived) = inbox.poll_take(context, &mut self.outputs) else {
                 return Poll::Pending;
             };
-            let deltas = std::mem::take(&mut self.deltas);
-            let result = self.take(&deltas);
-            self.deltas = deltas;
+            let outputs = std::mem::take(&mut self.outputs);
+            let result = self.take(&outputs);
+            self.outputs = outputs;
             if let Some(at) = arrived.at {
                 let prompts_mover = self.holding.request_mut();
                 let has_new = prompts_mover.is_some_and(PromptsMover::take_new);
@@ -222,10 +222,10 @@ impl ActiveRequest {
         }
     }
 
-    fn take(&mut self, deltas: &ChoiceOutputs) -> Result<(), ApiError> {
+    fn take(&mut self, outputs: &ChoiceOutputs) -> Result<(), ApiError> {
         let mut start = 0;
-        for delta in &deltas.list {
-            let tokens = deltas
+        for delta in &outputs.list {
+            let tokens = outputs
                 .tokens
                 .get(start..delta.tokens_end)
                 .unwrap_or_default();

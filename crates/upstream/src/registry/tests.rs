@@ -8,9 +8,9 @@ use super::*;
 use crate::inbox::ChoiceOutputs;
 
 fn read(inbox: &Inbox) -> ChoiceOutputs {
-    let mut deltas = ChoiceOutputs::default();
-    let _ = inbox.poll_take(&mut Context::from_waker(Waker::noop()), &mut deltas);
-    deltas
+    let mut outputs = ChoiceOutputs::default();
+    let _ = inbox.poll_take(&mut Context::from_waker(Waker::noop()), &mut outputs);
+    outputs
 }
 
 fn batch(rows: &[(Handle, i32, &[i32], u8, u8)]) -> StepBatch {
@@ -62,10 +62,10 @@ fn rows_reach_their_choice_and_a_final_row_ends_the_handle() {
     );
     assert_eq!((distributed.tokens, distributed.overrun), (4, Vec::new()));
     assert_eq!(registry.handles.active(), 1);
-    let deltas = read(&first);
-    assert_eq!(deltas.tokens, [1, 2]);
-    assert_eq!(deltas.list[0].finish, FinishReason::Length);
-    assert!(deltas.list[0].last_of_handle);
+    let outputs = read(&first);
+    assert_eq!(outputs.tokens, [1, 2]);
+    assert_eq!(outputs.list[0].finish, FinishReason::Length);
+    assert!(outputs.list[0].last_of_handle);
     let choices: Vec<u32> = read(&second).list.iter().map(|row| row.choice).collect();
     assert_eq!(choices, [5, 4]);
     assert!(
@@ -179,13 +179,13 @@ fn sparse_columns_find_their_rows_also_behind_rows_of_nobody() {
         retry_after_ms: 0,
     }];
     registry.distribute(&message, Instant::now());
-    let deltas = read(&inbox);
-    let details = deltas.list[0].details.as_ref().unwrap();
+    let outputs = read(&inbox);
+    let details = outputs.list[0].details.as_ref().unwrap();
     assert_eq!(details.log_probs, [-3.0]);
     assert_eq!((details.top_width, &details.top_ids[..]), (2, &[3, 4][..]));
     assert_eq!(details.cached_tokens, Some(16));
     assert_eq!(
-        deltas.list[1].details.as_ref().unwrap().error,
+        outputs.list[1].details.as_ref().unwrap().error,
         Some((Code::InvalidArgument, "no".to_owned()))
     );
 }
@@ -199,9 +199,9 @@ fn a_lost_connection_ends_every_handle_and_takes_no_more() {
         .unwrap();
     let why = Status::unavailable("lost");
     registry.handles.end(&why, Instant::now());
-    let deltas = read(&inbox);
-    assert_eq!(deltas.list.len(), 1);
-    assert!(deltas.list[0].last_of_handle);
+    let outputs = read(&inbox);
+    assert_eq!(outputs.list.len(), 1);
+    assert!(outputs.list[0].last_of_handle);
     let refused = registry.open(inbox, sequences(0, 1, 0, 8)).unwrap_err();
     assert_eq!(refused.code(), Code::Unavailable);
     assert_eq!(registry.handles.active(), 0);
@@ -248,8 +248,8 @@ fn sequences_that_nobody_wants_are_dropped_but_for_their_end() {
         .unwrap();
     let rows = [(handle, 0, &[5, 6][..], 3, 0), (handle, 1, &[7, 8], 3, 1)];
     registry.distribute(&batch(&rows), Instant::now());
-    let deltas = read(&inbox);
-    let told = deltas.list.iter();
+    let outputs = read(&inbox);
+    let told = outputs.list.iter();
     let told: Vec<_> = told
         .map(|delta| (delta.choice, delta.finish, delta.last_of_handle))
         .collect();
@@ -260,6 +260,6 @@ fn sequences_that_nobody_wants_are_dropped_but_for_their_end() {
             (3, FinishReason::NotFinished, true)
         ]
     );
-    assert_eq!(deltas.tokens, [5, 6]);
+    assert_eq!(outputs.tokens, [5, 6]);
     assert_eq!(registry.handles.active(), 0);
 }

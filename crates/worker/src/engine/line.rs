@@ -297,7 +297,13 @@ impl Line {
         else {
             return;
         };
-        for (ticket, unstarted) in self.unstarted.split_off(&second) {
+        let last_started = self.last_started;
+        let held_back = self.unstarted.range(second..).map(|(ticket, _)| *ticket);
+        let held_back = held_back.filter(|ticket| Some(ticket.number) > last_started);
+        for ticket in held_back.collect::<Vec<_>>() {
+            let Some(unstarted) = self.unstarted.remove(&ticket) else {
+                continue;
+            };
             self.unstarted_sequences -= unstarted.sequences;
             self.running -= unstarted.sequences;
             self.waiting.insert(ticket, unstarted.sequences);

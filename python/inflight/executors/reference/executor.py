@@ -352,6 +352,8 @@ class ReferenceExecutor:
         self._engine.cancel(cancelled, iteration)
         if stopping:
             self._engine.cancel_all(iteration)
+            if self._failure is None:
+                self._engine.finish(iteration)
         else:
             self._engine.step(iteration)
         # First, so that who has its answer finds the blocks known.

@@ -391,4 +391,8 @@ fn who_is_passed_is_not_held_back_by_memory() {
         line.leave(now, others.remove(0), 1);
     }
     assert!(line.check(now, 1, 10, Some(Duration::ZERO)).is_err());
+    assert!(
+        line.unstarted.contains_key(&long[1]),
+        "it was passed, and keeps its place"
+    );
 }

@@ -141,6 +141,10 @@ class Engine:
         """Ends every request."""
         self._requests.cancel_all(iteration)
 
+    def finish(self, iteration: Iteration) -> None:
+        """Waits for what is in flight: it uses memory that may be let go of next."""
+        self._collect_all(iteration)
+
     def step(self, iteration: Iteration) -> None:
         """Plans and launches one iteration, then collects the oldest in flight and reports it.
 

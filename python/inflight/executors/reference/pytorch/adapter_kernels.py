@@ -241,17 +241,17 @@ class Cut:
 _FEW = Cut(16, 64, 128, 16, 1024, 4096, 8192, 2, 4, 4)
 #: Prompts: tiles share what is in the cache.
 _MANY = Cut(64, 256, 64, 64, 0, 4096, 4096, 4, 4, 2)
-_FEW_ROWS = 512
+FEW_ROWS = 512
 
 
 def cut(rows: int) -> Cut:
     """For an iteration of ``rows``."""
-    return _FEW if rows <= _FEW_ROWS else _MANY
+    return _FEW if rows <= FEW_ROWS else _MANY
 
 
 def is_apart(rows: int) -> bool:
     """Whether what adapters make of ``rows`` becomes a separate tensor."""
-    return rows <= _FEW_ROWS
+    return rows <= FEW_ROWS
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from inflight.executors.reference.model.lora import Part, Slot
 
 from .adapter_kernels import (
     ENTRIES,
+    FEW_ROWS,
     FIELDS,
     HEAD,
     LEAST_RANK,
@@ -81,7 +82,9 @@ class AdapterTables:
         if self._table is None:
             shape = (self._most, self._layers, ENTRIES, FIELDS)
             self._table = torch.zeros(shape, dtype=torch.int64, device=self._device)
-            size = HEAD + TILE_FIELDS * self._tiles(self._most_rows) + 2 * self._most_rows
+            # Fewer rows may have more tiles, which are smaller then.
+            tiles = max(self._tiles(rows) for rows in (min(FEW_ROWS, self._most_rows), self._most_rows))
+            size = HEAD + TILE_FIELDS * tiles + 2 * self._most_rows
             self._rows = torch.zeros(size, dtype=torch.int32, device=self._device)
         held = self._adapters.hold(list({adapter: None for adapter, *_ in spans if adapter is not None}))
         places = [NOBODY if adapter is None else held[adapter].place for adapter, *_ in spans]

@@ -39,7 +39,8 @@ def _choose(
     choices = tl.arange(0, CHOSEN_PADDED)
     own = tl.full((CHOSEN_PADDED,), float("-inf"), tl.float32)
     for choice in range(CHOSEN):
-        place = tl.argmax(values, axis=0)
+        # Of spare rows, whose scores may be no numbers, it could be one of the padding.
+        place = tl.minimum(tl.argmax(values, axis=0), EXPERTS - 1)
         own = tl.where(choices == choice, tl.max(values, axis=0), own)
         tl.store(best + row * CHOSEN + choice, place)
         values = tl.where(experts == place, float("-inf"), values)

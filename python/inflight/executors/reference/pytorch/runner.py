@@ -101,6 +101,7 @@ class TorchRunner:
         self._is_adapted = np.zeros(limits.max_batch_size, dtype=np.bool_)
         #: By slot: whose blocks the device's table holds, and how many of them.
         self._known: list[tuple[BlockTable | None, int]] = [(None, 0)] * limits.max_batch_size
+        self._steps.wait_for_memory()
 
     @property
     def stream(self) -> Any:

@@ -58,6 +58,8 @@ class SlotSampling:
         if steps.cuda:
             self._host_masks = self._host_masks.pin_memory()
         self._graphs: dict[tuple[int, bool], Any] = {}
+        # What is captured runs once before, on another stream than what fills the tables.
+        steps.wait_for_memory()
         with steps.queueing():
             for bucket in reversed(steps.buckets):
                 for edits in (True, False):

@@ -42,6 +42,8 @@ _SMALL_PROMPTS = 512
 #: How many times longer than launching it takes an iteration computes, at least, to be launched by hand
 #: rather than from a graph with more spare rows than this share of its rows.
 _HIDDEN, _SPARE_SHARE = 1.5, 1 / 16
+#: Iterations by which that is measured.
+_TIMED = 3
 #: Sequences of iterations that can be given up, at most; those of batches are few while clients come.
 _IDLE_ROWS = 16
 #: Chunks of prompts that an iteration from a graph has room for, or more where there are many sequences.
@@ -106,6 +108,7 @@ class DeviceSteps:
         self._pool: Any = None
         #: Rows of an iteration with prompts that compute as long as it takes to launch it by hand.
         self._launching_rows = math.inf
+        self.wait_for_memory()
         # Plain operations look at values on the host, which no graph can.
         if self.cuda and self._operations is not operations:
             self._capture(limits)
@@ -122,6 +125,11 @@ class DeviceSteps:
         self._is_awaited = is_awaited
         with torch.inference_mode(), torch.cuda.stream(self.stream):
             yield
+
+    def wait_for_memory(self) -> None:
+        """Waits until what was made on PyTorch's stream is filled: `stream` would not wait for it."""
+        if self.cuda:
+            torch.cuda.synchronize(self.device)
 
     @property
     def buckets(self) -> list[int]:
@@ -401,13 +409,16 @@ class DeviceSteps:
         shape = self._prompt_shape(tokens, generation)
         buffer = self.upload(Packed.empty().padded(shape, self.spare))
         self._prompts(buffer, shape)  # which gets its memory
-        torch.cuda.synchronize(self.device)
-        begun_s = time.perf_counter()
-        self._prompts(buffer, shape)
-        launched_s = time.perf_counter()
-        torch.cuda.synchronize(self.device)
-        done_s = time.perf_counter()
-        self._launching_rows = (launched_s - begun_s) / (done_s - begun_s) * (tokens + generation)
+        launching_s, done_s = [], []
+        for _ in range(_TIMED):
+            torch.cuda.synchronize(self.device)
+            begun_s = time.perf_counter()
+            self._prompts(buffer, shape)
+            launching_s.append(time.perf_counter() - begun_s)
+            torch.cuda.synchronize(self.device)
+            done_s.append(time.perf_counter() - begun_s)
+        # The fastest of each: others may use the device and the host meanwhile.
+        self._launching_rows = min(launching_s) / min(done_s) * (tokens + generation)
 
     def capture(self, compute: Callable[[], Any]) -> Any:
         """A graph of what ``compute`` launches; inside of `queueing`."""
@@ -431,7 +442,7 @@ class DeviceSteps:
         # Ranks cannot agree in time on what they give up.
         if layers == model.config.num_layers or model.communicator.size > 1:
             return
-        place = self._prompt_bucket(PackedShape(0, limits.idle_num_tokens, 0, 0))
+        place = self._prompt_place(PackedShape(0, limits.idle_num_tokens, 0, 0))
         if place is not None:
             shape = self._prompt_shape(*place)
             spare = Packed.empty().padded(shape, self.spare)
@@ -483,18 +494,22 @@ class DeviceSteps:
         return hidden, self._choose(hidden[choosing[: len(self.chosen)].long()])
 
     def _prompt_bucket(self, shape: PackedShape) -> tuple[int, int] | None:
-        """The graph for an iteration of that shape, where its spare rows cost less than launching by hand:
-        the smallest of the next larger number of prompt tokens."""
+        """The graph for an iteration of that shape, where its spare rows cost less than launching by hand."""
+        place = self._prompt_place(shape)
+        # What is launched by hand is not given up.
+        if place is None or self._is_awaited is not None:
+            return place
+        rows = shape.tokens + shape.generation
+        return None if pays_by_hand(rows, sum(place), self._launching_rows) else place
+
+    def _prompt_place(self, shape: PackedShape) -> tuple[int, int] | None:
+        """The graph with room for an iteration of that shape: the smallest of the next larger number of
+        prompt tokens, unless that is much larger."""
         tokens = next((one for one, _ in self._prompt_graphs if one >= shape.tokens), None)
         if tokens is None or (tokens > _SMALL_PROMPTS and tokens > 1.25 * shape.tokens):
             return None
         places = (place for place in self._prompt_graphs if place[0] == tokens)
-        place = next((place for place in places if shape.fits(self._prompt_shape(*place))), None)
-        if place is None or not pays_by_hand(
-            shape.tokens + shape.generation, sum(place), self._launching_rows
-        ):
-            return place
-        return None
+        return next((place for place in places if shape.fits(self._prompt_shape(*place))), None)
 
     def _prompt_shape(self, tokens: int, generation: int) -> PackedShape:
         """What the graph of so many prompt tokens and generation rows holds."""
