@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use http::Extensions;
 use inflight_base::accept::accept;
 use inflight_base::net::Listener;
@@ -168,6 +169,13 @@ impl Service {
         Ok(LetIn { context, client })
     }
 
+    /// A call that needs no place, if it is let in.
+    fn question<T>(&self, request: &Request<T>, access: Access) -> Result<ForwardCall, Status> {
+        let context = self.let_in(request, access)?.question();
+        let forward = Arc::clone(&self.state.forward);
+        Ok(ForwardCall { forward, context })
+    }
+
     /// The caller. Counted for the call alone: gRPC's own limits bound a connection.
     fn client(&self, extensions: &Extensions) -> Option<Arc<Client>> {
         let info = extensions.get::<TcpConnectInfo>()?;
@@ -193,12 +201,15 @@ macro_rules! passed_on {
             'life0: 'async_trait,
             Self: 'async_trait,
         {
-            Box::pin(async move {
-                let context = self.let_in(&request, Access::$access)?.question();
-                let forward = Arc::clone(&self.state.forward);
-                let call = ForwardCall { forward, context };
-                call.$rpc(Request::new(request.into_inner())).await
-            })
+            // Without lifetimes, so that the compiler proves once that all the gateway's state may cross threads: with
+            // them it takes most of a second for each method.
+            fn pass_on(
+                call: Result<ForwardCall, Status>,
+                request: wire::$request,
+            ) -> BoxFuture<'static, Result<Response<wire::$response>, Status>> {
+                Box::pin(async move { call?.$rpc(Request::new(request)).await })
+            }
+            pass_on(self.question(&request, Access::$access), request.into_inner())
         }
     )*};
 }

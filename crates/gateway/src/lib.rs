@@ -21,7 +21,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `cli`, `options`, `option_layers`, `option_file`, `template_option`, `log`, `run` | the command, its options and where they may be, the log, the gateway's life |
-//! | `server`, `router`, `middleware` | sockets and connections, routes, what every request passes through |
+//! | `server`, `router`, `routes`, `handled`, `middleware` | sockets and connections, routes, what every request passes through |
 //! | `access`, `admission`, `client`, `quota` | which requests are let in, how much at once, who holds and may use what |
 //! | `handlers` | one file per resource of the API, and KServe's calls over HTTP |
 //! | `grpc` | KServe's calls over gRPC |
@@ -50,6 +50,7 @@ mod console;
 mod error;
 mod grpc;
 mod guide;
+mod handled;
 mod handlers;
 mod images;
 mod log;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::any;
+use axum::routing::{any, on};
 
 use crate::console;
 use crate::handlers::{fallback, kserve};
@@ -22,7 +22,7 @@ pub(crate) fn router(state: Arc<AppState>) -> Router {
         if let Some(handler) = operation.handler
             && (serves_console || !console::owns(operation.path))
         {
-            router = router.route(operation.routed, handler());
+            router = router.route(operation.routed, on(operation.method.filter(), handler()));
         }
     }
     for path in KSERVE_PATHS {

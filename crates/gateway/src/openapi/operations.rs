@@ -1,8 +1,6 @@
 //! One method of one path: what answers it, and what the document says of it. Which there are is `routes`'.
 
-use std::sync::Arc;
-
-use axum::routing::MethodRouter;
+use axum::routing::MethodFilter;
 use inflight_anthropic::{Message, ModelInfo, ModelPage, TokenCount};
 use inflight_batches::{
     BatchList, BatchObject, FileList, FileObject, MessageBatch, MessageBatchList, Purpose,
@@ -16,12 +14,9 @@ use inflight_openai::{
 use schemars::SchemaGenerator;
 use serde_json::{Value, json};
 
+use crate::handled::Handled;
 use crate::handlers::console::{Ended, Status};
 use crate::handlers::health::{Health, Version};
-use crate::state::AppState;
-
-/// The methods of a path, and what answers them.
-pub(crate) type Methods = MethodRouter<Arc<AppState>>;
 
 /// One method of one path.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +29,7 @@ pub(crate) struct Operation {
     /// The same for metrics and log lines.
     pub(crate) label: &'static str,
     /// `None`: a call of KServe's, all of which one handler answers.
-    pub(crate) handler: Option<fn() -> Methods>,
+    pub(crate) handler: Option<fn() -> Handled>,
     pub(crate) id: &'static str,
     pub(crate) area: Area,
     pub(crate) summary: &'static str,
@@ -53,6 +48,15 @@ pub(crate) enum Method {
 }
 
 impl Method {
+    /// As the router has it.
+    pub(crate) const fn filter(self) -> MethodFilter {
+        match self {
+            Self::Get => MethodFilter::GET,
+            Self::Post => MethodFilter::POST,
+            Self::Delete => MethodFilter::DELETE,
+        }
+    }
+
     /// As the document has it.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
@@ -380,7 +384,7 @@ impl Operation {
     }
 
     /// What answers it.
-    pub(crate) const fn by(mut self, handler: fn() -> Methods) -> Self {
+    pub(crate) const fn by(mut self, handler: fn() -> Handled) -> Self {
         self.handler = Some(handler);
         self
     }

@@ -23,20 +23,22 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// See the module.
 #[derive(Clone)]
 pub(super) struct PickerHealth {
-    state: Arc<AppState>,
+    /// Whether an endpoint can be named now.
+    is_ready: Arc<dyn Fn() -> bool + Send + Sync>,
 }
 
 impl PickerHealth {
     pub(super) fn new(state: &Arc<AppState>) -> Self {
         let state = Arc::clone(state);
-        Self { state }
+        Self {
+            is_ready: Arc::new(move || state.table.ready() && !state.is_draining()),
+        }
     }
 
     fn status(&self, service: &str) -> Option<ServingStatus> {
-        let is_ready = || self.state.table.ready() && !self.state.is_draining();
         let is_serving = match service {
             "" | LIVENESS => true,
-            READINESS | SERVICE => is_ready(),
+            READINESS | SERVICE => (self.is_ready)(),
             _ => return None,
         };
         Some(match is_serving {
