@@ -145,7 +145,7 @@ pub fn transcription_form(data: &[u8]) {
 
 /// The file of a clip: WAV, FLAC, MP3, MP4 or Ogg.
 pub fn clip(data: &[u8]) {
-    inflight_gateway::check_clip(data);
+    inflight_audio::check_clip(data);
 }
 
 /// The XML of an S3 server.

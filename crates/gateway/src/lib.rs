@@ -26,7 +26,6 @@
 //! | `handlers` | one file per resource of the API, and KServe's calls over HTTP |
 //! | `grpc` | KServe's calls over gRPC |
 //! | `picker` | proxies that ask where requests go |
-//! | `audio` | which files of clips are decoded, and how far |
 //! | `images` | which images are accepted, and fetching them |
 //! | `guide` | whether schemas and regular expressions can be followed |
 //! | `response_store` | the responses that clients may come back to |
@@ -41,7 +40,6 @@
 mod access;
 mod admission;
 mod api_key;
-mod audio;
 mod batch_runner;
 mod batches;
 mod cli;
@@ -77,7 +75,6 @@ mod template_option;
 mod tls_options;
 mod translate;
 
-pub use audio::check_clip;
 pub use cli::{main, main_with_args};
 pub use handlers::transcriptions::check_form;
 pub use log::{LogFormat, flush_log, set_log_level, start_log};

@@ -12,6 +12,7 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use http::{HeaderValue, header};
+use inflight_audio::RATE;
 use inflight_openai::ApiError;
 use inflight_openai::transcription::{
     Language, Task, Transcript, TranscriptFormat, TranscriptionRequest,
@@ -29,7 +30,6 @@ use super::generate;
 use super::locate::{Located, locate_or_only};
 use super::{prompt, response};
 use crate::admission::{INLINE_BYTES, Work};
-use crate::audio::{self, RATE};
 use crate::error::HttpError;
 use crate::middleware::Timing;
 use crate::state::AppState;
@@ -151,7 +151,7 @@ fn prepare(
     let context = served.context().unwrap_or(0);
     let before = before(&served, text, marks, request.prompt.as_deref(), context)?;
     let started = Instant::now();
-    let samples = audio::decode(&file)
+    let samples = inflight_audio::decode(&file)
         .map_err(|error| ApiError::invalid_request("file", format!("The file {error}.")))?;
     tracing::debug!(
         samples = samples.len(),

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use inflight_audio::RATE;
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
 use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
 use inflight_kserve::names;
@@ -15,7 +16,6 @@ use super::super::arrival::Arrival;
 use super::window::{Part, cut};
 use super::{PreparedClip, token_of};
 use crate::admission::{Admitted, BodyMemory};
-use crate::audio::RATE;
 use crate::error;
 use crate::state::AppState;
 

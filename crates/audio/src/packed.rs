@@ -10,7 +10,7 @@ use symphonia::core::formats::{FormatOptions, TrackType};
 use symphonia::core::io::{MediaSourceStream, MediaSourceStreamOptions};
 use symphonia::core::meta::MetadataOptions;
 
-use super::{AudioError, Mixer, check};
+use crate::{AudioError, Mixer, check};
 
 /// Packets of one file: half an hour of Vorbis in its shortest blocks has fewer.
 const MOST_PACKETS: usize = 1 << 21;

@@ -11,7 +11,7 @@ use rubato::audioadapter_buffers::direct::InterleavedSlice;
 use rubato::{Fft, FixedSync, Resampler};
 
 /// Samples a second, as models hear them.
-pub(crate) const RATE: u32 = 16_000;
+pub const RATE: u32 = 16_000;
 
 /// Of a file: telephones have 8 kHz, studios 192.
 const RATES: std::ops::RangeInclusive<u32> = 4_000..=192_000;
@@ -26,7 +26,7 @@ const CHUNK: usize = 4096;
 
 /// Why a file cannot be heard; each follows "The file".
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum AudioError {
+pub enum AudioError {
     #[error("is {0}, which is not decoded. Send WAV, FLAC, MP3, M4A or Ogg Vorbis")]
     NotDecoded(&'static str),
     #[error("is not audio that is known here. Send WAV, FLAC, MP3, M4A or Ogg Vorbis")]
@@ -56,7 +56,7 @@ pub(crate) enum AudioError {
 ///
 /// # Errors
 /// What the file is, or has.
-pub(crate) fn decode(file: &[u8]) -> Result<Vec<f32>, AudioError> {
+pub fn decode(file: &[u8]) -> Result<Vec<f32>, AudioError> {
     let (rate, samples) = match kind(file) {
         Kind::Wav => wav(file)?,
         Kind::Packed(name) => packed::decode(name, file)?,
