@@ -36,9 +36,10 @@ SLACK_S = 1.0
 KNOWS_WITHIN_S = 2.0
 LOOK_EVERY_S = 0.03
 BLOCK, BLOCKS = 16, 8
+#: Prompts cost enough that one which is cached is worth a busier worker.
 OPTIONS = (
     *("--enable-kv-cache-reuse", f"--tokens-per-block={BLOCK}", "--num-blocks=4096"),
-    *("--step-us=2000", "--step-us-per-sequence=0", "--prefill-us-per-token=0"),
+    *("--step-us=2000", "--step-us-per-sequence=0", "--prefill-us-per-token=100"),
 )
 PROMISED, HIDDEN, HESITATING = CONSISTENT
 #: Wrong answers in a row after which a worker is not believed.

@@ -59,6 +59,7 @@ class EngineServer:
     def __init__(self, maker: str = "vllm", model: str = "other/model") -> None:
         self.maker, self.model = maker, model
         self.running, self.queued = 1, 0
+        self.blocks = BLOCKS
         self.has_metrics = True
         self.port = 0
         #: While it is set, nothing is answered.
@@ -148,7 +149,7 @@ class EngineServer:
             return 200, json.dumps({"object": "list", "data": [base, adapter]}).encode()
         if self.has_metrics and path == METRICS_PATH.get(self.maker, "/metrics"):
             text = METRICS[self.maker].format(
-                model=self.model, running=self.running, queued=self.queued, size=BLOCK_TOKENS, blocks=BLOCKS
+                model=self.model, running=self.running, queued=self.queued, size=BLOCK_TOKENS, blocks=self.blocks
             )
             return 200, text.encode()
         if self.has_metrics and path == "/metrics":
