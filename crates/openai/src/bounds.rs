@@ -36,6 +36,7 @@ pub const TOP_P: RangeInclusive<f64> = 0.0..=1.0;
 pub const MIN_P: RangeInclusive<f64> = 0.0..=1.0;
 /// Presence and frequency.
 pub const PENALTY: RangeInclusive<f64> = -2.0..=2.0;
+/// Below, float32 has no exact reciprocal, and nobody means it.
 pub const REPETITION_PENALTY: RangeInclusive<f64> = 0.001..=10.0;
 pub const LENGTH_PENALTY: RangeInclusive<f64> = -10.0..=10.0;
 

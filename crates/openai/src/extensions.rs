@@ -1,7 +1,7 @@
 //! The fields that few requests have: what other servers offer beyond OpenAI's fields, and structured output.
 //! Owns their ranges and their parsing. A request without any of them pays one comparison.
 
-use crate::bounds::{self, MAX_N, MAX_PRIORITY, MAX_TOKEN_ID, MAX_TOP_LOGPROBS};
+use crate::bounds::{self, MAX_MAX_TOKENS, MAX_N, MAX_PRIORITY, MAX_TOKEN_ID, MAX_TOP_LOGPROBS};
 use crate::error::ApiError;
 use crate::fields::Endpoint;
 use crate::guide::{self, Guide};
@@ -96,7 +96,7 @@ impl Extensions {
             bad_words: take_bad_words(fields)?,
             allowed_token_ids: take_allowed_token_ids(fields)?,
             logprob_token_ids: take_logprob_token_ids(fields)?,
-            thinking_token_budget: fields.count("thinking_token_budget", 0..=MAX_TOKEN_ID)?,
+            thinking_token_budget: fields.count("thinking_token_budget", 0..=MAX_MAX_TOKENS)?,
             no_repeat_ngram_size: fields
                 .count("no_repeat_ngram_size", 0..=MAX_TOKEN_ID)?
                 .filter(|size| *size > 0),

@@ -118,16 +118,6 @@ impl Sampling {
                  the likeliest token, set `temperature` to 0.",
             ));
         }
-        let repetition_penalty = fields.decimal("repetition_penalty", 0.0..=10.0)?;
-        // Below this float32 has no exact reciprocal, and no one means it.
-        if repetition_penalty.is_some_and(|penalty| penalty < 1e-3) {
-            return Err(ApiError::invalid_request(
-                "repetition_penalty",
-                "Invalid value for `repetition_penalty`: it is below 0.001. Send a value \
-                 from 0.001 to 10; 1 changes nothing.",
-            )
-            .with_code(code::DECIMAL_BELOW));
-        }
         let min_tokens = fields.count("min_tokens", 0..=MAX_MAX_TOKENS)?;
         if let (Some(least), Some(most)) = (min_tokens, max_tokens)
             && least > most
@@ -147,7 +137,7 @@ impl Sampling {
                 .integer("top_k", -1..=i64::from(i32::MAX))?
                 .map(|value| u32::try_from(value).unwrap_or(0)),
             min_p: fields.decimal("min_p", bounds::MIN_P)?,
-            repetition_penalty,
+            repetition_penalty: fields.decimal("repetition_penalty", bounds::REPETITION_PENALTY)?,
             presence_penalty: fields.decimal("presence_penalty", bounds::PENALTY)?,
             frequency_penalty: fields.decimal("frequency_penalty", bounds::PENALTY)?,
             seed: fields.integer("seed", i64::MIN..=i64::MAX)?,
