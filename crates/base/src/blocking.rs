@@ -17,6 +17,7 @@ pub fn run_inline() {
 }
 
 /// Does `work` on a thread that may block. It is done though nobody awaits it.
+#[allow(clippy::disallowed_methods, reason = "the one place that does")]
 pub fn run<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Blocking<T> {
     if IS_INLINE.get() {
         return Blocking(State::Done(Some(work())));

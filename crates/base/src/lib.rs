@@ -1,5 +1,5 @@
 //! What every other crate builds on and that belongs to no single one: accepting connections and noticing their end,
-//! work that may block, printing an error with its causes on one line, reading files up to a size limit, and the
+//! work that may block, threads that last, printing an error with its causes on one line, reading files up to a size limit, and the
 //! content hash that shows whether two processes have the same files, and the time of day.
 
 pub mod accept;
@@ -9,6 +9,7 @@ mod error_chain;
 pub mod hang_up;
 pub mod net;
 pub mod text_file;
+pub mod thread;
 pub mod wall_clock;
 
 pub use content_hash::content_hash;

@@ -3,11 +3,15 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+/// The time of day.
+#[allow(clippy::disallowed_methods, reason = "the one place that reads it")]
+pub fn now() -> SystemTime {
+    SystemTime::now()
+}
+
 /// Time since 1970; nothing where the machine's clock is before it.
 pub fn since_epoch() -> Duration {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default()
+    now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// Whole seconds since 1970, for protocols and databases whose integers have a sign.

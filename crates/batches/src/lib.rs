@@ -5,6 +5,8 @@
 //! A batch belongs to one holder at a time, which renews its lease; whatever a holder says after it has lost the lease
 //! changes nothing. So several gateways may run the batches of one store, and each line has one result.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
 mod batch;
 mod file;
 mod id;

@@ -134,7 +134,7 @@ impl ApiKeys {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             let before = known.clone();
-            let read = tokio::task::spawn_blocking(move || before.changed()).await;
+            let read = inflight_base::blocking::run(move || before.changed()).await;
             match read {
                 Ok(None) | Err(_) => {}
                 Ok(Some((file, result))) => {

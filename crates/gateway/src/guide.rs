@@ -120,7 +120,7 @@ impl Guides {
                 "The server is checking other schemas and grammars, which take long. Retry later.";
             ApiError::unavailable(text)
         })?;
-        let done = tokio::task::spawn_blocking(move || {
+        let done = inflight_base::blocking::run(move || {
             // Held until the work is done, also when the client has left meanwhile.
             let _turn = turn;
             work()
@@ -152,6 +152,10 @@ fn verdict(guide: &Guide) -> Result<(), ApiError> {
 struct Panicked;
 
 /// What `work` gives, which runs on a separate thread.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "its caller waits for it: nothing else runs meanwhile"
+)]
 fn on_a_deep_stack<T: Send>(
     work: impl FnOnce() -> Result<T, ApiError> + Send,
 ) -> Result<Result<T, ApiError>, Panicked> {

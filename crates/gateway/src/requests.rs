@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
+use inflight_base::wall_clock;
 use parking_lot::Mutex;
 use slotmap::{DefaultKey, SlotMap};
 use smallvec::SmallVec;
@@ -58,7 +59,7 @@ impl End {
     /// The end, now, of a request that arrived so long ago.
     pub(crate) fn now(total: Duration, finish: &'static str) -> Self {
         Self {
-            at: SystemTime::now(),
+            at: wall_clock::now(),
             total,
             finish,
             status: 0,

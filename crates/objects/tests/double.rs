@@ -1,6 +1,7 @@
 //! A double of a server that answers as it is scripted: what is asked again, and what is not.
 
 #![allow(clippy::unwrap_used)]
+#![allow(clippy::disallowed_methods, reason = "the double is a server")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};

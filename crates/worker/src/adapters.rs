@@ -161,7 +161,7 @@ impl Adapters {
             let _one = adapters.changing.lock().await;
             let shared = Arc::clone(&adapters);
             // It reads files, and waits for an iteration to end.
-            tokio::task::spawn_blocking(move || make(&shared, control)).await
+            inflight_base::blocking::run(move || make(&shared, control)).await
         });
         match changed.await {
             Ok(Ok(changed)) => changed.map_err(Status::from),

@@ -327,7 +327,7 @@ impl Upstream for Own<'_> {
         if bytes <= INLINE_BYTES {
             return work();
         }
-        let done = tokio::task::spawn_blocking(work).await;
+        let done = inflight_base::blocking::run(work).await;
         done.unwrap_or_else(|error| {
             tracing::error!(%error, "reading a request failed");
             Err(Status::internal("the request could not be read").into())

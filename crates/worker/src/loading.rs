@@ -128,8 +128,7 @@ impl Loading {
         });
         let (stop, stopped) = oneshot::channel();
         let shared = Arc::clone(&stage);
-        let thread = std::thread::Builder::new().name("loading".to_owned());
-        let thread = thread.spawn(move || {
+        let thread = inflight_base::thread::start("loading", move || {
             runtime.block_on(answer([grpc, metrics], http, tls, shared, stopped));
         });
         Ok(Self {

@@ -191,7 +191,7 @@ impl Fetcher {
         let place =
             place.map_err(|_| busy("The server is looking up too many hosts of images."))?;
         let (look_up, host, port) = (Arc::clone(&self.look_up), target.host.clone(), target.port);
-        let looked_up = tokio::task::spawn_blocking(move || {
+        let looked_up = inflight_base::blocking::run(move || {
             // Until the name server has answered, whether or not the request still waits.
             let _place = place;
             look_up(&host, port)

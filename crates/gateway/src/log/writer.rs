@@ -43,8 +43,7 @@ impl LogWriter {
     pub(super) fn start(out: impl Write + Send + 'static) -> io::Result<Self> {
         let shared = Arc::new(Shared::default());
         let theirs = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name("log".to_owned());
-        thread.spawn(move || theirs.write_all(out))?;
+        inflight_base::thread::start("log", move || theirs.write_all(out))?;
         Ok(Self(shared))
     }
 

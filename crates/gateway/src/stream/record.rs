@@ -2,8 +2,9 @@
 //! nothing of its content.
 
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
+use inflight_base::wall_clock;
 use inflight_upstream::ending::Ending;
 use inflight_upstream::metrics::RetryReason;
 use inflight_upstream::trace::{GeneratedCounts, Trace};
@@ -205,7 +206,7 @@ impl Drop for RequestRecord {
         if let Some(facts) = &self.facts {
             facts.prompt(self.prompt_tokens);
             facts.ended(End {
-                at: SystemTime::now(),
+                at: wall_clock::now(),
                 total,
                 finish: self.end,
                 status: self.status,

@@ -6,8 +6,8 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use inflight_base::wall_clock::since_epoch;
 use inflight_kv_events::{
     Adapter, Batch, BlockHash, Event, Extras, Medium, Publisher, Removed, Stored,
 };
@@ -102,8 +102,7 @@ pub(crate) fn everything(board: &Board, name_of: impl Fn(u64) -> Option<String>)
 }
 
 fn now() -> f64 {
-    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
-    since_epoch.unwrap_or(Duration::ZERO).as_secs_f64()
+    since_epoch().as_secs_f64()
 }
 
 /// A block that is stored.

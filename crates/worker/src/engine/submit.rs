@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
+use inflight_base::thread;
 use tokio::sync::oneshot;
 
 use super::Engine;
@@ -54,15 +55,14 @@ pub(super) fn spawn(
 ) -> Result<oneshot::Receiver<()>, WorkerError> {
     let engine = Arc::clone(engine);
     let (done, receiver) = oneshot::channel();
-    std::thread::Builder::new()
-        .name(format!("inflight {name}"))
-        .spawn(move || {
-            if catch_unwind(AssertUnwindSafe(|| body(&engine))).is_err() {
-                engine.fail(&format!("the worker's {name} panicked"));
-            }
-            // Nobody waits for it once the worker has given up.
-            let _ = done.send(());
-        })
+    let work = move || {
+        if catch_unwind(AssertUnwindSafe(|| body(&engine))).is_err() {
+            engine.fail(&format!("the worker's {name} panicked"));
+        }
+        // Nobody waits for it once the worker has given up.
+        let _ = done.send(());
+    };
+    thread::start(&format!("inflight {name}"), work)
         .map_err(|source| WorkerError::Thread { name, source })?;
     Ok(receiver)
 }

@@ -11,9 +11,9 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures_util::future::join_all;
+use inflight_base::blocking;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
-use tokio::task::spawn_blocking;
 
 use super::gpu::Gpus;
 use super::host::Host;
@@ -59,7 +59,7 @@ pub(crate) async fn serve(listener: TcpListener, engines: Vec<Arc<Engine>>) {
     let machine: Arc<Mutex<Option<Machine>>> = Arc::default();
     let opened = Arc::clone(&machine);
     // Loading a driver takes a moment, and energy is counted from here.
-    spawn_blocking(move || {
+    blocking::run(move || {
         let gpus = Gpus::open();
         let host = Host::default();
         *opened.lock() = Some(Machine { gpus, host });
@@ -88,9 +88,9 @@ async fn page(State(Sources { engines, machine }): State<Sources>) -> Response {
     let looks = join_all(engines.iter().map(|engine| {
         let executor = Arc::clone(engine.executor());
         // A Python executor takes its GIL here, so not on the runtime's own threads.
-        tokio::time::timeout(LOOK_TIMEOUT, spawn_blocking(move || executor.stats()))
+        tokio::time::timeout(LOOK_TIMEOUT, blocking::run(move || executor.stats()))
     }));
-    let machine = spawn_blocking(move || {
+    let machine = blocking::run(move || {
         let mut page = Page::default();
         // Where another look still waits for the driver, this one goes without.
         if let Some(mut machine) = machine.try_lock()

@@ -130,7 +130,7 @@ impl Shared {
             None => models.work(kind, &message),
             Some(places) => {
                 let place = places.acquire_owned().await;
-                let made = tokio::task::spawn_blocking(move || {
+                let made = inflight_base::blocking::run(move || {
                     let made = models.work(kind, &message);
                     drop(place);
                     made

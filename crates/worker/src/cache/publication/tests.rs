@@ -1,6 +1,7 @@
 //! What a reader makes of the events, which names each block anew from its tokens.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use inflight_blocks::{Chain, Seed};
 use inflight_kv_events::{Form, read, write};
