@@ -13,7 +13,7 @@ use inflight_openai::ReasoningField;
 use inflight_parsers::{ReasoningFormat, ToolFormat};
 use inflight_traces::DEFAULT_RATIO;
 use inflight_upstream::model::for_model::ForModel;
-use inflight_upstream::model::formats::FormatChoice;
+use inflight_upstream::model::format_options::FormatChoice;
 use inflight_upstream::phases::Disaggregate;
 
 use crate::api_key::{ApiKey, KeyFile};

@@ -2,9 +2,9 @@
 //! below a request; knows nothing of routes.
 
 mod connections;
-pub(crate) mod delivery;
 pub(crate) mod listeners;
 pub(crate) mod socket;
+pub(crate) mod unread_bodies;
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -33,8 +33,8 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use self::connections::{Connections, idle};
-use self::delivery::{DeliveredBody, StreamExecutor};
 use self::socket::{GuardedSocket, Protocol};
+use self::unread_bodies::{DeliveredBody, StreamExecutor};
 use crate::client::{Addresses, Client, ClientConnection};
 
 /// Where clients connect, and how.

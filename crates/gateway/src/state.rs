@@ -9,7 +9,7 @@ use inflight_traces::Tracer;
 use inflight_upstream::delivery::ResumeLimits;
 use inflight_upstream::ending::Ending;
 use inflight_upstream::forward::Forward;
-use inflight_upstream::model::formats::Formats;
+use inflight_upstream::model::format_options::FormatOptions;
 use inflight_upstream::phases::Disaggregate;
 use inflight_upstream::table::Table;
 use tokio::time::Instant;
@@ -40,7 +40,7 @@ pub(crate) struct AppState {
     pub images: Images,
     /// What `/v1/responses` answered.
     pub responses: Arc<ResponseStore>,
-    pub formats: Formats,
+    pub formats: FormatOptions,
     /// Files and batches; `None`: they are off.
     pub batches: Option<Arc<Batches>>,
     /// What chat answers call the model's reasoning.
@@ -133,7 +133,7 @@ impl AppState {
                 age: Duration::from_secs(options.stored_responses_s),
             }),
             batches,
-            formats: Formats::new(&options.tool_parsers, &options.reasoning_parsers),
+            formats: FormatOptions::new(&options.tool_parsers, &options.reasoning_parsers),
             reasoning_field: options.reasoning_field,
             max_body_bytes: options.max_body_bytes,
             allows_lora_loading: options.allow_lora_loading,

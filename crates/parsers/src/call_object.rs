@@ -88,7 +88,7 @@ impl CallObject {
             return step;
         };
         if !self.has_begun
-            && let Err(kept) = sink.hold(crate::split(text, read).0)
+            && let Err(kept) = sink.keep_undecided(crate::split(text, read).0)
         {
             return Step::Bad(kept);
         }
@@ -133,7 +133,7 @@ impl CallObject {
         match (&self.state, first) {
             (State::Open, b'{') => {
                 // From here on what is held is this call's.
-                sink.hold_token("");
+                sink.keep_undecided_token("");
                 self.go(State::Key { is_first: true }, 1)
             }
             (State::Key { is_first: true }, b'}') | (State::AfterValue, b'}') => Step::Done(1),

@@ -7,7 +7,7 @@ use crate::deltas::Deltas;
 use crate::format::Format;
 use crate::machine::Machine;
 use crate::reasoning::TagParser;
-use crate::sink::{Answer, Attempt, Sink};
+use crate::sink::{AnswerState, Attempt, Sink};
 use crate::tools::Tools;
 
 /// What a parser needs to know about the request.
@@ -47,7 +47,7 @@ pub struct AnswerParser {
     /// The reasoning, while the answer is in it or before it.
     reasoning: Option<TagParser>,
     machine: Machine,
-    answer: Answer,
+    answer: AnswerState,
     /// Text that could not be decided yet.
     held: String,
 }
@@ -60,7 +60,7 @@ impl AnswerParser {
             format,
             reasoning: TagParser::new(format, is_open),
             machine: Machine::new(format, is_open),
-            answer: Answer::new(options.tools, options.max_calls, options.holds_calls),
+            answer: AnswerState::new(options.tools, options.max_calls, options.holds_calls),
             held: String::new(),
         }
     }

@@ -10,7 +10,7 @@ use crate::{MAX_SPACE, MAX_UNDECIDED, is_space, skip_space};
 
 /// The part of the sink that lives as long as the answer.
 #[derive(Clone, Debug)]
-pub(crate) struct Answer {
+pub(crate) struct AnswerState {
     tools: Option<Arc<Tools>>,
     max_calls: usize,
     edge: Edge,
@@ -26,8 +26,8 @@ pub(crate) struct Answer {
     holds_calls: bool,
     /// Whether an open call goes out as far as it came.
     is_cut: bool,
-    /// The open call, where it is held.
-    held: Option<Box<HeldCall>>,
+    /// The open call, where it is withheld.
+    withheld: Option<Box<WithheldCall>>,
     /// The text of a held call that turned out malformed; the present step's text is still missing.
     broken: Option<String>,
     /// Whether what is held follows a whole call and belongs to it.
@@ -69,9 +69,9 @@ pub(crate) enum Attempt {
     Failed,
 }
 
-/// A call that is held until it is whole, and what there was before it.
+/// A call that is withheld until it is whole, and what there was before it.
 #[derive(Clone, Debug)]
-struct HeldCall {
+struct WithheldCall {
     id: Option<String>,
     name: String,
     arguments: String,
@@ -81,7 +81,7 @@ struct HeldCall {
     space: String,
 }
 
-impl Answer {
+impl AnswerState {
     pub(crate) fn new(tools: Option<Arc<Tools>>, max_calls: usize, holds_calls: bool) -> Self {
         Self {
             tools,
@@ -94,7 +94,7 @@ impl Answer {
             is_call_open: false,
             holds_calls,
             is_cut: false,
-            held: None,
+            withheld: None,
             broken: None,
             is_behind_call: false,
             has_content: false,
@@ -105,7 +105,7 @@ impl Answer {
     }
 }
 
-impl Answer {
+impl AnswerState {
     /// The answer is cut: an open call goes out as far as it came, even if it is held.
     pub(crate) fn cut(&mut self) {
         self.is_cut = true;
@@ -114,12 +114,12 @@ impl Answer {
 
 /// An answer and the events of the present push.
 pub(crate) struct Sink<'a> {
-    answer: &'a mut Answer,
+    answer: &'a mut AnswerState,
     out: &'a mut Deltas,
 }
 
 impl<'a> Sink<'a> {
-    pub(crate) fn new(answer: &'a mut Answer, out: &'a mut Deltas) -> Self {
+    pub(crate) fn new(answer: &'a mut AnswerState, out: &'a mut Deltas) -> Self {
         Self { answer, out }
     }
 
@@ -260,7 +260,7 @@ impl<'a> Sink<'a> {
     }
 
     /// Keeps a marker, a name or a header of a call that has not begun; these are short.
-    pub(crate) fn hold_token(&mut self, token: &str) {
+    pub(crate) fn keep_undecided_token(&mut self, token: &str) {
         self.answer.undecided.push_str(token);
         self.answer.is_behind_call = false;
     }
@@ -270,7 +270,7 @@ impl<'a> Sink<'a> {
     /// # Errors
     ///
     /// How many bytes of the text still fit within the bound, and were kept.
-    pub(crate) fn hold(&mut self, text: &str) -> Result<(), usize> {
+    pub(crate) fn keep_undecided(&mut self, text: &str) -> Result<(), usize> {
         let room = MAX_UNDECIDED.saturating_sub(self.answer.undecided.len());
         let (kept, rest) = crate::split_near(text, room);
         self.answer.undecided.push_str(kept);
@@ -305,7 +305,7 @@ impl<'a> Sink<'a> {
         if let Some(mut text) = self.answer.broken.take() {
             text.push_str(step);
             self.content(&text);
-        } else if let Some(held) = &mut self.answer.held {
+        } else if let Some(held) = &mut self.answer.withheld {
             held.text.push_str(step);
         }
     }
@@ -331,7 +331,7 @@ impl<'a> Sink<'a> {
         }
         let answer = &mut *self.answer;
         if answer.holds_calls {
-            answer.held = Some(Box::new(HeldCall {
+            answer.withheld = Some(Box::new(WithheldCall {
                 id: id.map(str::to_owned),
                 name: name.to_owned(),
                 arguments: String::new(),
@@ -351,7 +351,7 @@ impl<'a> Sink<'a> {
 
     /// Adds to the arguments of the open call.
     pub(crate) fn arguments(&mut self, json: &str) {
-        if let Some(held) = &mut self.answer.held {
+        if let Some(held) = &mut self.answer.withheld {
             held.arguments.push_str(json);
         } else if self.answer.is_call_open {
             self.out.arguments(self.answer.calls - 1, json);
@@ -365,7 +365,7 @@ impl<'a> Sink<'a> {
             return;
         }
         answer.is_behind_call = is_complete;
-        match answer.held.take() {
+        match answer.withheld.take() {
             Some(held) if !is_complete && !answer.is_cut => {
                 // It was never a call.
                 answer.calls -= 1;

@@ -353,7 +353,7 @@ async fn infer<U: Upstream>(
 }
 
 /// Starts a request of the generate extension.
-async fn start<U: Upstream>(
+async fn start_generate<U: Upstream>(
     upstream: &U,
     call: &Call,
     model: &ModelRef,
@@ -380,7 +380,7 @@ async fn generate_one<U: Upstream>(
     call: &Call,
     model: &ModelRef,
 ) -> Result<Response<Body>, RestError> {
-    let mut responses = start(upstream, call, model).await?;
+    let mut responses = start_generate(upstream, call, model).await?;
     let mut body = Vec::new();
     let mut count = 0;
     while poll_fn(|context| responses.poll_write(context, Form::Object, &mut body)).await?
@@ -407,7 +407,7 @@ async fn generate_stream<U: Upstream>(
     call: &Call,
     model: &ModelRef,
 ) -> Result<Response<Body>, RestError> {
-    let mut responses = start(upstream, call, model).await?;
+    let mut responses = start_generate(upstream, call, model).await?;
     // What fails before the first response has its own status.
     let mut first = Vec::new();
     poll_fn(|context| responses.poll_write(context, Form::Event, &mut first)).await?;

@@ -6,7 +6,7 @@ pub struct Candidate<T> {
     pub server: T,
     /// Requests that it works on.
     pub load: usize,
-    /// The number of its last turn.
+    /// When it was last chosen, as a number that rises with each choice.
     pub last_turn: u64,
 }
 

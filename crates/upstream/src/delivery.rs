@@ -2,13 +2,14 @@
 //! how long its first output may take, and when it is given up. Knows codes, clocks and servers; what a request says
 //! and how its answer is read is its [`Deliverable`]'s.
 //!
-//! A request moves while its client has seen nothing of an answer: no byte of a status or a body. It is sent again
-//! whole, with the same seeds, so that the answer is the one that the first server would have given. A stream is
-//! final with its first output; an answer in one piece can begin anew until it is complete.
+//! Here a request moves only while its client has seen nothing of an answer: no byte of a status or a body. It is sent
+//! again whole, with the same seeds, so that the answer is the one that the first server would have given. An answer in
+//! one piece can begin anew until it is complete. A stream leaves this module with its first output, and from then on it is
+//! moved by `Holding`, which asks `Survival` when, and one of two `Mover`s what is sent: `PromptsMover` (the gateway's
+//! APIs) and `StreamMover` (KServe's streams).
 //!
 //! Three kinds of requests are delivered: `Sending` (the gateway's APIs), and of KServe's `StreamStart` (a stream) and
-//! `UnaryCall` (an answer in one piece). What has begun is moved by `Holding`, which asks `Survival` when, and one of two
-//! `Mover`s what is sent: `PromptsMover` (the gateway's APIs) and `StreamMover` (KServe's streams).
+//! `UnaryCall` (an answer in one piece).
 
 use std::any::Any;
 use std::pin::Pin;
@@ -336,7 +337,7 @@ async fn reached(limit: Option<(Instant, Duration)>) -> Duration {
 }
 
 /// Why another server may do what one refused with this code.
-pub fn retry_reason(code: Code) -> Option<RetryReason> {
+pub fn reason_of_code(code: Code) -> Option<RetryReason> {
     match code {
         Code::Unavailable | Code::Cancelled | Code::Aborted => Some(RetryReason::Unavailable),
         Code::ResourceExhausted => Some(RetryReason::Full),

@@ -216,7 +216,7 @@ impl Forward {
     }
 
     /// Sends a request to a server. `about`: the id there of the request that it stops.
-    fn start(
+    fn send_stream(
         &self,
         mut message: ModelInferRequest,
         open: &OpenCall,
@@ -307,7 +307,7 @@ impl Forward {
         }
         let message = message.clone();
         let read = move || Prompt::read(&message, Some(&text));
-        tokio::task::spawn_blocking(read).await.ok().flatten()
+        inflight_base::blocking::run(read).await.ok().flatten()
     }
 
     /// Picks the server of a request that another program sends, among those that `fit`, by its model and its prompt, with at

@@ -5,6 +5,6 @@ pub mod adapter;
 pub mod capability;
 pub mod dialect;
 pub mod for_model;
-pub mod formats;
+pub mod format_options;
 pub mod sampling_params;
 pub mod served;

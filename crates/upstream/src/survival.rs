@@ -288,7 +288,7 @@ impl<E> Survival<E> {
             self.cause = Some(Cause::Notice(trial.notice));
             self.retry_soon();
         } else {
-            // What the server on trial gave notice of is over with it.
+            // The server on trial is gone, and with it what it gave notice of.
             self.cause = None;
             self.since = None;
         }

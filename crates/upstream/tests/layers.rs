@@ -53,7 +53,7 @@ const MODEL: Arrows = &[
     ("served", &["dialect"]),
     ("capability", &["dialect", "served"]),
     ("adapter", &["capability", "served"]),
-    ("formats", &["for_model"]),
+    ("format_options", &["for_model"]),
 ];
 
 #[test]

@@ -10,6 +10,7 @@ mod receiving;
 mod refusal;
 mod settings;
 mod speculative;
+mod stopping;
 mod stream;
 mod text;
 mod trace_settings;

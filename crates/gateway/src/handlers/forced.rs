@@ -111,9 +111,9 @@ const NEW_MISTRAL: Shape = Shape {
 /// The token that a model with [`NEW_MISTRAL`] has.
 pub(super) const NEW_MISTRAL_TOKEN: &str = "[ARGS]";
 
-/// The call that `tools` demand; `None`: they demand none, or the format has no such beginning. Where a grammar is to
-/// guide the rest, that has all of the call's object: tokens would not end where the arguments do. Without one, the
-/// prompt has the name already. `is_new_mistral`: the model has the token [`NEW_MISTRAL_TOKEN`].
+/// The call that `tools` demand; `None`: they demand none, or the format has no such beginning. With a grammar, the prompt
+/// ends before the call's object and the grammar has all of it, because the arguments may end within a token. Without one,
+/// the prompt has the name already. `is_new_mistral`: the model has the token [`NEW_MISTRAL_TOKEN`].
 pub(super) fn forced(
     format: ToolFormat,
     tools: &Tools,

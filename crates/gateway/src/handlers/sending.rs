@@ -149,7 +149,7 @@ impl Deliverable for Sending<'_> {
         let active = self.active.as_ref();
         // What survives has tried other workers itself.
         let active = active.filter(|active| !active.survives());
-        active.and_then(ActiveRequest::retry_reason)
+        active.and_then(ActiveRequest::failed_because)
     }
 
     fn give_up(&mut self, why: GivenUp) -> ApiError {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use inflight_kserve::step::{FinishReason as WorkerReason, PromptLogProbs};
 use inflight_openai::{ApiError, FinishReason, Usage};
-use inflight_upstream::delivery::retry_reason;
+use inflight_upstream::delivery::reason_of_code;
 use inflight_upstream::dispatch::{Dispatched, OpenHandles};
 use inflight_upstream::holding::Holding;
 use inflight_upstream::inbox::{ChoiceOutputs, Notice};
@@ -120,7 +120,7 @@ impl ActiveRequest {
     }
 
     /// Why the request may go to another worker, once it has failed.
-    pub(crate) fn retry_reason(&self) -> Option<RetryReason> {
+    pub(crate) fn failed_because(&self) -> Option<RetryReason> {
         self.retry
     }
 
@@ -243,7 +243,7 @@ impl ActiveRequest {
                     let is_handed_over = survival.is_some_and(Survival::is_handed_over);
                     // What one cannot continue from, another computes again.
                     let of_hand_over = is_handed_over.then_some(RetryReason::Unavailable);
-                    self.retry = retry_reason(*code).or(of_hand_over);
+                    self.retry = reason_of_code(*code).or(of_hand_over);
                     let failed = match self.record.is_ending() {
                         true => error::shutting_down(),
                         false => error::from_worker(*code, text, details.retry_after_ms),

@@ -202,16 +202,16 @@ impl Answer {
         log_probs_end: usize,
         tokens_end: usize,
     ) -> Result<FinishReason, ApiError> {
-        let has_ended = reason == FinishReason::Stop && by_itself;
-        if let Some(suffix) = self.suffix.filter(|_| has_ended) {
+        let ended_by_model = reason == FinishReason::Stop && by_itself;
+        if let Some(suffix) = self.suffix.filter(|_| ended_by_model) {
             self.parser.push(suffix, &mut self.fresh);
         }
-        match has_ended {
+        match ended_by_model {
             true => self.parser.finish(&mut self.fresh),
             // The model would have continued: a call goes out as far as it came.
             false => self.parser.cut(&mut self.fresh),
         }
-        self.record(log_probs_end, tokens_end, has_ended);
+        self.record(log_probs_end, tokens_end, ended_by_model);
         let reported = self.entries.last().map_or(0, |entry| entry.log_probs_end);
         if reported < log_probs_end {
             // Log probabilities of what brought no event.
@@ -221,7 +221,7 @@ impl Answer {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
-        if has_ended && let Some(Checked { check, content, .. }) = &self.check {
+        if ended_by_model && let Some(Checked { check, content, .. }) = &self.check {
             check.end(self.complete_calls, self.incomplete_calls, content)?;
         }
         Ok(match reason {
@@ -272,8 +272,8 @@ impl Answer {
         self.entries.clear();
     }
 
-    /// Makes events of what a push found. `by_model`: the model itself ended what ends here.
-    fn record(&mut self, log_probs_end: usize, tokens_end: usize, by_model: bool) {
+    /// Makes events of what a push found. `ended_by_model`: the model itself ended what ends here.
+    fn record(&mut self, log_probs_end: usize, tokens_end: usize, ended_by_model: bool) {
         let fresh = std::mem::take(&mut self.fresh);
         for delta in fresh.iter() {
             let kind = match delta {
@@ -358,7 +358,7 @@ impl Answer {
                         }
                         false => {
                             self.incomplete_calls += 1;
-                            if by_model {
+                            if ended_by_model {
                                 self.failure.get_or_insert_with(malformed_call);
                             }
                         }

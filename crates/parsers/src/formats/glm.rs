@@ -48,7 +48,7 @@ impl Glm {
             State::Text => {
                 let (marker, taken) = text_until(text, &[OPEN], sink)?;
                 if marker.is_some() {
-                    sink.hold_token(OPEN);
+                    sink.keep_undecided_token(OPEN);
                     self.state = State::Name;
                 }
                 Some(taken)

@@ -141,7 +141,7 @@ impl Harmony {
                 let marker = [START, CHANNEL]
                     .into_iter()
                     .find(|marker| text.starts_with(marker));
-                sink.hold_token(marker.unwrap_or_default());
+                sink.keep_undecided_token(marker.unwrap_or_default());
                 return self.leave(marker.map_or(0, str::len), sink);
             }
         };
@@ -151,7 +151,7 @@ impl Harmony {
             .rfind(CHANNEL)
             .map(|at| word(header.get(at + CHANNEL.len()..)));
         if let Some(recipient) = recipient {
-            sink.hold_token(crate::split(text, length).0);
+            sink.keep_undecided_token(crate::split(text, length).0);
             let name = recipient.strip_prefix("functions.").unwrap_or(recipient);
             if !self.has_calls || !sink.may_call(name) {
                 return self.leave(length, sink);
@@ -200,7 +200,7 @@ impl Harmony {
     fn call(&mut self, text: &str, sink: &mut Sink<'_>) -> Option<usize> {
         let space = space(text);
         if space > 0 {
-            if let Err(kept) = sink.hold(crate::split(text, space).0) {
+            if let Err(kept) = sink.keep_undecided(crate::split(text, space).0) {
                 return self.leave(kept, sink);
             }
             return Some(space);

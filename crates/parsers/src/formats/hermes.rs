@@ -35,7 +35,7 @@ impl Hermes {
             State::Text => {
                 let (marker, taken) = text_until(text, &[OPEN], sink)?;
                 if marker.is_some() {
-                    sink.hold_token(OPEN);
+                    sink.keep_undecided_token(OPEN);
                     self.state = State::Call(CallObject::marked());
                 }
                 Some(taken)
@@ -60,7 +60,7 @@ impl Hermes {
                     // The closing tag is missing.
                     Look::Other => self.leave(0, sink),
                 },
-                space => match sink.hold(crate::split(text, space).0) {
+                space => match sink.keep_undecided(crate::split(text, space).0) {
                     Ok(()) => Some(space),
                     Err(kept) => self.leave(kept, sink),
                 },

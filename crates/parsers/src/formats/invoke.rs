@@ -115,7 +115,7 @@ impl Invoke {
             State::Text => {
                 let (marker, taken) = text_until(text, tags.starts, sink)?;
                 if let Some(start) = marker.and_then(|marker| tags.starts.get(marker)) {
-                    sink.hold_token(start);
+                    sink.keep_undecided_token(start);
                     self.state = if *start == tags.call {
                         State::Name
                     } else {
@@ -132,7 +132,7 @@ impl Invoke {
                     if !sink.may_call(name) {
                         return self.leave(0, sink);
                     }
-                    sink.hold_token(crate::split(text, length).0);
+                    sink.keep_undecided_token(crate::split(text, length).0);
                     self.go(State::Body(name.to_owned()), length)
                 }
                 Header::Bad => self.leave(0, sink),
@@ -197,7 +197,7 @@ impl Invoke {
         );
         match (call, close) {
             (Look::Whole(_), _) => {
-                sink.hold_token(tags.call);
+                sink.keep_undecided_token(tags.call);
                 self.go(State::Name, tags.call.len())
             }
             (_, Look::Whole(close)) if !is_first => {
@@ -306,7 +306,7 @@ impl Invoke {
     /// How much was kept, where it does not all fit.
     fn space(&self, text: &str, sink: &mut Sink<'_>) -> Result<usize, usize> {
         let space = space(text);
-        sink.hold(crate::split(text, space).0)?;
+        sink.keep_undecided(crate::split(text, space).0)?;
         Ok(space)
     }
 

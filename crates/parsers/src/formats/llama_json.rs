@@ -57,7 +57,7 @@ impl LlamaJson {
                 let (marker, taken) = text_until(text, markers, sink)?;
                 match marker {
                     Some(0) => {
-                        sink.hold_token(TAG);
+                        sink.keep_undecided_token(TAG);
                         self.state = State::Start { is_held: true };
                     }
                     Some(_) => {
@@ -94,7 +94,7 @@ impl LlamaJson {
             let passed_text = crate::split(text, passed).0;
             if !is_held {
                 sink.content(passed_text);
-            } else if let Err(kept) = sink.hold(passed_text) {
+            } else if let Err(kept) = sink.keep_undecided(passed_text) {
                 return self.leave(kept, sink);
             }
             return Some(passed);
@@ -105,7 +105,7 @@ impl LlamaJson {
                 self.state = State::Call(CallObject::strict());
                 Some(0)
             }
-            Look::Whole(_) => match sink.hold(TAG) {
+            Look::Whole(_) => match sink.keep_undecided(TAG) {
                 Ok(()) => {
                     self.state = State::Start { is_held: true };
                     Some(TAG.len())

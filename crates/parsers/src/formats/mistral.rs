@@ -48,7 +48,7 @@ impl Mistral {
             State::Text => {
                 let (marker, taken) = text_until(text, &[CALLS], sink)?;
                 if marker.is_some() {
-                    sink.hold_token(CALLS);
+                    sink.keep_undecided_token(CALLS);
                     self.state = State::Open;
                 }
                 Some(taken)
@@ -79,7 +79,7 @@ impl Mistral {
             },
             _ => match space(text) {
                 0 => self.structure(text, sink),
-                space => match sink.hold(crate::split(text, space).0) {
+                space => match sink.keep_undecided(crate::split(text, space).0) {
                     Ok(()) => Some(space),
                     Err(kept) => self.leave(kept, sink),
                 },
@@ -94,7 +94,7 @@ impl Mistral {
             (State::Open, b'[') => State::Item { is_first: true },
             (State::Between, b',') => {
                 self.state = State::Item { is_first: false };
-                return match sink.hold(",") {
+                return match sink.keep_undecided(",") {
                     Ok(()) => Some(1),
                     Err(kept) => self.leave(kept, sink),
                 };
@@ -117,7 +117,7 @@ impl Mistral {
             }
             _ => return self.leave(0, sink),
         };
-        sink.hold_token(crate::split(text, 1).0);
+        sink.keep_undecided_token(crate::split(text, 1).0);
         self.state = next;
         Some(1)
     }
@@ -133,7 +133,7 @@ impl Mistral {
                     // The brace is the arguments' own.
                     _ => (State::ArgumentsStart(name, None), length - 1),
                 };
-                sink.hold_token(crate::split(text, length).0);
+                sink.keep_undecided_token(crate::split(text, length).0);
                 self.state = state;
                 Some(length)
             }
@@ -149,7 +149,7 @@ impl Mistral {
             }
             Header::Whole(id, _, length) => {
                 self.state = State::ArgumentsStart(name, Some(id.to_owned()));
-                sink.hold_token(crate::split(text, length).0);
+                sink.keep_undecided_token(crate::split(text, length).0);
                 Some(length)
             }
             Header::Bad => self.leave(0, sink),

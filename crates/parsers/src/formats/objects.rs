@@ -122,7 +122,7 @@ impl Objects {
             State::Text => {
                 let (marker, taken) = text_until(text, self.marks.starts, sink)?;
                 if let Some(start) = marker.and_then(|marker| self.marks.starts.get(marker)) {
-                    sink.hold_token(start);
+                    sink.keep_undecided_token(start);
                     self.state = State::Open;
                 }
                 Some(taken)
@@ -138,7 +138,7 @@ impl Objects {
             },
             _ => match space(text) {
                 0 => self.structure(text, sink),
-                space => match sink.hold(crate::split(text, space).0) {
+                space => match sink.keep_undecided(crate::split(text, space).0) {
                     Ok(()) => Some(space),
                     Err(kept) => self.leave(kept, sink),
                 },
@@ -151,20 +151,20 @@ impl Objects {
         let first = text.bytes().next()?;
         match (&self.state, first) {
             (State::Open, b'[') => {
-                sink.hold_token("[");
+                sink.keep_undecided_token("[");
                 self.go(State::Item { is_first: true }, 1)
             }
             (State::Open | State::Between { is_in_array: false }, b'{') => self.call(false),
             (State::Open, b'j') if self.marks.is_bare => match look(text.as_bytes(), &[LANGUAGE]) {
                 Look::Partial => None,
-                Look::Whole(_) => match sink.hold(LANGUAGE) {
+                Look::Whole(_) => match sink.keep_undecided(LANGUAGE) {
                     Ok(()) => Some(LANGUAGE.len()),
                     Err(kept) => self.leave(kept, sink),
                 },
                 Look::Other => self.leave(0, sink),
             },
             (State::Item { .. }, b'{') => self.call(true),
-            (State::Between { is_in_array: true }, b',') => match sink.hold(",") {
+            (State::Between { is_in_array: true }, b',') => match sink.keep_undecided(",") {
                 Ok(()) => self.go(State::Item { is_first: false }, 1),
                 Err(kept) => self.leave(kept, sink),
             },

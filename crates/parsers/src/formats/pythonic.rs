@@ -71,7 +71,7 @@ impl Pythonic {
                 let (marker, taken) = text_until(text, markers, sink)?;
                 match marker.map(|marker| OPEN.get(marker)) {
                     Some(Some(open)) => {
-                        sink.hold_token(open);
+                        sink.keep_undecided_token(open);
                         self.is_lined = *open == LINES;
                         self.state = State::Start { is_held: true };
                     }
@@ -98,7 +98,7 @@ impl Pythonic {
                 if matches!(state, State::Start { is_held: false }) {
                     sink.content(space_text);
                 } else if !sink.is_call_open()
-                    && let Err(kept) = sink.hold(space_text)
+                    && let Err(kept) = sink.keep_undecided(space_text)
                 {
                     return self.leave(kept, sink);
                 }
@@ -124,7 +124,7 @@ impl Pythonic {
         match (&mut self.state, first) {
             (State::Start { .. }, b'[') => {
                 self.is_lined = false;
-                sink.hold_token("[");
+                sink.keep_undecided_token("[");
                 self.go(State::Name { is_first: true }, 1)
             }
             (State::Start { .. }, first) if self.is_lined && first != b'<' => {
@@ -136,7 +136,7 @@ impl Pythonic {
                 Look::Whole(open) => {
                     let open = OPEN.get(open).copied().unwrap_or_default();
                     self.is_lined = open == LINES;
-                    match sink.hold(open) {
+                    match sink.keep_undecided(open) {
                         Ok(()) => self.go(State::Start { is_held: true }, open.len()),
                         Err(kept) => self.leave(kept, sink),
                     }
@@ -162,7 +162,7 @@ impl Pythonic {
             (State::AfterValue, b')') => self.end_call(sink),
             (State::AfterCall, b',') => {
                 self.state = State::Name { is_first: false };
-                match sink.hold(",") {
+                match sink.keep_undecided(",") {
                     Ok(()) => Some(1),
                     Err(kept) => self.leave(kept, sink),
                 }
@@ -176,7 +176,7 @@ impl Pythonic {
                 }
                 Look::Other => {
                     // From here on what is held is not the last call's.
-                    sink.hold_token("");
+                    sink.keep_undecided_token("");
                     self.go(State::Name { is_first: false }, 0)
                 }
             },
@@ -205,7 +205,7 @@ impl Pythonic {
         match header_until(text, &["("], MAX_NAME) {
             Header::More => None,
             Header::Whole(name, _, length) if sink.may_call(name) => {
-                sink.hold_token(crate::split(text, length).0);
+                sink.keep_undecided_token(crate::split(text, length).0);
                 self.go(State::Key(Some(name.to_owned())), length)
             }
             _ => self.leave(0, sink),

@@ -74,7 +74,7 @@ impl QwenCoder {
             State::Text => {
                 let (marker, taken) = text_until(text, STARTS, sink)?;
                 if let Some(marker) = marker {
-                    sink.hold_token(STARTS.get(marker).copied().unwrap_or_default());
+                    sink.keep_undecided_token(STARTS.get(marker).copied().unwrap_or_default());
                     self.state = match OPEN.get(marker) {
                         Some(_) => State::Open { is_first: true },
                         None => State::Name,
@@ -162,7 +162,7 @@ impl QwenCoder {
     fn open(&mut self, text: &str, is_first: bool, sink: &mut Sink<'_>) -> Option<usize> {
         let space = space(text);
         if space > 0 {
-            if let Err(kept) = sink.hold(crate::split(text, space).0) {
+            if let Err(kept) = sink.keep_undecided(crate::split(text, space).0) {
                 return self.leave(kept, sink);
             }
             return self.go(State::Open { is_first }, space);
@@ -170,7 +170,7 @@ impl QwenCoder {
         match look(text.as_bytes(), &[FUNCTION, CLOSE[0], CLOSE[1]]) {
             Look::Partial => self.wait(State::Open { is_first }),
             Look::Whole(0) => {
-                sink.hold_token(FUNCTION);
+                sink.keep_undecided_token(FUNCTION);
                 self.go(State::Name, FUNCTION.len())
             }
             Look::Whole(close) if !is_first => {

@@ -109,7 +109,7 @@ impl Sections {
             State::Text => {
                 let (marker, taken) = text_until(text, self.tokens.starts, sink)?;
                 if let Some(start) = marker.and_then(|marker| self.tokens.starts.get(marker)) {
-                    sink.hold_token(start);
+                    sink.keep_undecided_token(start);
                     let is_call = *start == self.tokens.call;
                     self.state = if is_call {
                         State::Header
@@ -131,7 +131,7 @@ impl Sections {
             _ => match space(text) {
                 0 if text.is_empty() => None,
                 0 => self.structure(text, sink),
-                space => match sink.hold(crate::split(text, space).0) {
+                space => match sink.keep_undecided(crate::split(text, space).0) {
                     Ok(()) => Some(space),
                     Err(kept) => self.leave(kept, sink),
                 },
@@ -177,7 +177,7 @@ impl Sections {
             }
             State::Fenced(_) => match look(text.as_bytes(), &[LANGUAGE]) {
                 Look::Partial => None,
-                Look::Whole(_) => match sink.hold(LANGUAGE) {
+                Look::Whole(_) => match sink.keep_undecided(LANGUAGE) {
                     Ok(()) => Some(LANGUAGE.len()),
                     Err(kept) => self.leave(kept, sink),
                 },
@@ -194,7 +194,7 @@ impl Sections {
                         self.state = State::Section { has_calls: true };
                         return Some(token.len());
                     }
-                    match sink.hold(token) {
+                    match sink.keep_undecided(token) {
                         Ok(()) => Some(token.len()),
                         Err(kept) => self.leave(kept, sink),
                     }
@@ -227,7 +227,7 @@ impl Sections {
                     return Some(end.len());
                 }
                 // A section of nothing is text.
-                sink.hold_token(end);
+                sink.keep_undecided_token(end);
                 self.leave(end.len(), sink)
             }
             (Look::Partial, _) | (_, Look::Partial) => None,
@@ -245,7 +245,7 @@ impl Sections {
     }
 
     fn hold(text: &str, length: usize, sink: &mut Sink<'_>) -> Option<usize> {
-        sink.hold_token(crate::split(text, length).0);
+        sink.keep_undecided_token(crate::split(text, length).0);
         Some(length)
     }
 

@@ -102,7 +102,7 @@ impl Deliverable for Scripted {
     }
 
     fn retry_reason(&self, error: &Code) -> Option<RetryReason> {
-        retry_reason(*error).filter(|_| !self.survives)
+        reason_of_code(*error).filter(|_| !self.survives)
     }
 
     fn give_up(&mut self, why: GivenUp) -> Code {

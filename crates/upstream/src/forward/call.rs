@@ -11,7 +11,7 @@ use super::prompt::Prompt;
 use super::{Forward, Target};
 use crate::connection::Connection;
 use crate::delivery::{
-    CallContext, Deliverable, GivenUp, Sent, Tried, deliver, ended, retry_reason,
+    CallContext, Deliverable, GivenUp, Sent, Tried, deliver, ended, reason_of_code,
 };
 use crate::metrics::RetryReason;
 use crate::placement::Placed;
@@ -293,7 +293,7 @@ where
     }
 
     fn retry_reason(&self, status: &Status) -> Option<RetryReason> {
-        retry_reason(status.code())
+        reason_of_code(status.code())
     }
 
     fn give_up(&mut self, why: GivenUp) -> Status {

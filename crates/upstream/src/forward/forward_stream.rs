@@ -16,7 +16,7 @@ use super::failures::{given_up, in_band, lost};
 use super::responses::Responses;
 use super::said::{Novelty, cut};
 use super::stream_mover::{AtServer, StreamMover};
-use crate::delivery::{CallContext, GivenUp, retry_reason};
+use crate::delivery::{CallContext, GivenUp, reason_of_code};
 use crate::holding::Holding;
 use crate::inbox::Notice;
 use crate::metrics::RetryReason;
@@ -181,7 +181,7 @@ impl ForwardStream {
         if !self.survives() {
             return Err(status);
         }
-        let reason = retry_reason(status.code());
+        let reason = reason_of_code(status.code());
         match self.holding.fail(status, reason) {
             Step::Stays => {}
             Step::Waits => self.holding.work_mut().rest = None,
@@ -260,7 +260,7 @@ impl Stream for ForwardStream {
             return Poll::Ready(Some(Ok(first)));
         }
         if self.is_final {
-            // What its server still does is of no account: dropping this reads the rest.
+            // The client has all of it. What its server still sends is read when this is dropped.
             self.context.ended(Code::Ok);
             return Poll::Ready(None);
         }

@@ -200,7 +200,7 @@ impl Mover for StreamMover {
             .stoppable
             .as_ref()
             .and_then(|stoppable| stoppable.source());
-        let responses = self.forward.start(again, &open, asked, None);
+        let responses = self.forward.send_stream(again, &open, asked, None);
         let responses = responses.map_err(|status| match status.code() {
             Code::ResourceExhausted => NotDispatched::Full,
             _ => NotDispatched::NoWorker,

@@ -13,7 +13,7 @@ use super::responses::Responses;
 use super::stream_mover::{AtServer, StreamMover};
 use super::timeout::shorten_timeout;
 use super::{Forward, PreparedCall};
-use crate::delivery::{CallContext, Deliverable, GivenUp, Sent, Tried, retry_reason};
+use crate::delivery::{CallContext, Deliverable, GivenUp, Sent, Tried, reason_of_code};
 use crate::metrics::RetryReason;
 
 /// See the module.
@@ -48,7 +48,9 @@ impl Deliverable for StreamStart<'_> {
             }
             Some(_) => None,
         };
-        let responses = self.forward.start(own, &open, self.asked, target.id());
+        let responses = self
+            .forward
+            .send_stream(own, &open, self.asked, target.id());
         let at = AtServer::new(Some(responses.unwrap_or_else(Responses::failed)), open);
         let context = Arc::clone(self.context);
         self.stream = Some(ForwardStream::new(&self.message.id, at, mover, context));
@@ -74,7 +76,7 @@ impl Deliverable for StreamStart<'_> {
     }
 
     fn retry_reason(&self, status: &Status) -> Option<RetryReason> {
-        retry_reason(status.code()).filter(|_| !self.survives())
+        reason_of_code(status.code()).filter(|_| !self.survives())
     }
 
     fn give_up(&mut self, why: GivenUp) -> Status {

@@ -42,12 +42,12 @@ impl<T: Copy> FormatChoice<T> {
 
 /// What the options say.
 #[derive(Clone, Debug, Default)]
-pub struct Formats {
+pub struct FormatOptions {
     tools: Vec<ForModel<FormatChoice<ToolFormat>>>,
     reasoning: Vec<ForModel<FormatChoice<ReasoningFormat>>>,
 }
 
-impl Formats {
+impl FormatOptions {
     pub fn new(
         tools: &[ForModel<FormatChoice<ToolFormat>>],
         reasoning: &[ForModel<FormatChoice<ReasoningFormat>>],

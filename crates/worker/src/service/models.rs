@@ -223,7 +223,7 @@ impl Models {
         call: Option<&TraceContext>,
     ) {
         match self.route_on(&message, outbox) {
-            Ok(shared) => shared.receive_any(message, outbox, peer, call).await,
+            Ok(shared) => shared.receive(message, outbox, peer, call).await,
             Err((shared, refusal)) => shared.turn_away(&message, outbox, call, refusal),
         }
     }

@@ -1,11 +1,11 @@
 //! What a request becomes once it has come: work for the engine, a stop, or a refusal. Knows its outbox; nothing of how
-//! that is sent.
+//! that is sent. Stopping by id is `stopping`'s.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
+use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::step::Handle;
 use inflight_kserve::stop::asks_to_stop;
 use inflight_traces::TraceContext;
@@ -13,7 +13,7 @@ use tonic::Code;
 
 use super::Shared;
 use super::refusal::Refusal;
-use crate::engine::{Destination, Named};
+use crate::engine::Destination;
 use crate::executor::{ClientId, Request};
 use crate::outbox::{Known, Outbox};
 use crate::request::{self, Incoming, Plain, RequestError};
@@ -22,8 +22,6 @@ use crate::response;
 use crate::shared_memory;
 use crate::trace::RequestTrace;
 
-/// Characters of a request id that an error repeats.
-const MAX_SHOWN_ID: usize = 64;
 /// KServe's call, as spans name it.
 const STREAM: &str = "ModelStreamInfer";
 
@@ -38,9 +36,30 @@ enum Earlier {
 }
 
 impl Shared {
-    /// Handles one request of a stream. An error is the answer to that request and does not end the
-    /// stream.
-    fn receive(
+    /// Handles one request of a stream, of the core model or a text model. An error is the answer to that request and
+    /// does not end the stream.
+    pub(super) async fn receive(
+        self: &Arc<Self>,
+        message: ModelInferRequest,
+        outbox: &Arc<Outbox>,
+        peer: Option<SocketAddr>,
+        call: Option<&TraceContext>,
+    ) {
+        match self.catalog.text_model(&message) {
+            None => self.receive_core(&message, outbox, peer, call),
+            // Triton's text models have no `stop`; here a request can be stopped by the model that it went to.
+            Some(_) if asks_to_stop(&message) => {
+                self.answer_stop(&message.id, &message.model_name, outbox, peer);
+            }
+            Some(kind) => {
+                let trace = self.begin_trace(&message, STREAM, call);
+                self.receive_text(kind, message, outbox, peer, trace).await;
+            }
+        }
+    }
+
+    /// The same, of the core model.
+    fn receive_core(
         &self,
         message: &ModelInferRequest,
         outbox: &Arc<Outbox>,
@@ -110,46 +129,6 @@ impl Shared {
         match request::handle_of_malformed(message) {
             None => self.fail(outbox, &message.model_name, &message.id, refusal),
             handle => self.refuse(outbox, handle, &message.id, refusal),
-        }
-    }
-
-    /// Stops the request with this id, whichever model it went to, and answers in the name of `model`. An unknown id
-    /// is a success too, as in Triton: its request may have finished.
-    pub(super) fn stop_id(
-        &self,
-        id: &str,
-        model: &str,
-        peer: Option<SocketAddr>,
-    ) -> Result<ModelInferResponse, Refusal> {
-        let refused = |code, text| {
-            Err(Refusal {
-                code,
-                text,
-                retry_after_ms: 0,
-            })
-        };
-        if id.is_empty() {
-            let error = RequestError::StopWithoutId;
-            return refused(error.code(), error.to_string());
-        }
-        match self.engine.stop_named(peer, id) {
-            Named::Found(_) | Named::Unknown => Ok(response::empty(model, id, true)),
-            Named::Others => refused(
-                Code::PermissionDenied,
-                format!(
-                    "request `{}` was not stopped: it came on another connection, and only clients on the worker's \
-                     machine may stop requests of other connections",
-                    id.escape_debug().take(MAX_SHOWN_ID).collect::<String>()
-                ),
-            ),
-        }
-    }
-
-    /// The same on a stream.
-    fn answer_stop(&self, id: &str, model: &str, outbox: &Outbox, peer: Option<SocketAddr>) {
-        match self.stop_id(id, model, peer) {
-            Ok(answer) => outbox.reply(response::message(answer)),
-            Err(refusal) => self.fail(outbox, model, id, refusal),
         }
     }
 
@@ -305,27 +284,6 @@ impl Shared {
                 } else {
                     Earlier::Final
                 }
-            }
-        }
-    }
-
-    /// Handles one request, of the core model or a text model.
-    pub(super) async fn receive_any(
-        self: &Arc<Self>,
-        message: ModelInferRequest,
-        outbox: &Arc<Outbox>,
-        peer: Option<SocketAddr>,
-        call: Option<&TraceContext>,
-    ) {
-        match self.catalog.text_model(&message) {
-            None => self.receive(&message, outbox, peer, call),
-            // Triton's text models have no `stop`; here a request can be stopped by the model that it went to.
-            Some(_) if asks_to_stop(&message) => {
-                self.answer_stop(&message.id, &message.model_name, outbox, peer);
-            }
-            Some(kind) => {
-                let trace = self.begin_trace(&message, STREAM, call);
-                self.receive_text(kind, message, outbox, peer, trace).await;
             }
         }
     }

@@ -44,7 +44,7 @@ enum Style {
     Python,
 }
 
-/// How a format writes calls; `None`: their arguments are JSON.
+/// How a format writes calls that a pattern can guide; `None`: there is no such pattern.
 pub(super) fn written(format: ToolFormat) -> Option<Written> {
     let (begin, end, style) = match format {
         ToolFormat::Qwen3Coder => (

@@ -112,7 +112,7 @@ impl CallCheck {
         self.content.is_some()
     }
 
-    /// Checks the end of a choice that its model or a stop string ended.
+    /// Checks the end of a choice that its model ended. What a length or a stop string cut is not checked.
     ///
     /// # Errors
     /// 502: there is no call, or one that did not end; or the text in place of one does not match.

@@ -107,9 +107,9 @@ fn a_handle_used_again_while_its_final_row_waits_keeps_that_one() {
     malformed.model_name = "another".to_owned();
     for again in [request(1, 1), malformed] {
         let outbox = shared.common.open();
-        shared.receive(&request(1, 1), &outbox, None, None);
+        shared.receive_core(&request(1, 1), &outbox, None, None);
         until(|| outbox.find(Handle(1)) == Known::Ending);
-        shared.receive(&again, &outbox, None, None);
+        shared.receive_core(&again, &outbox, None, None);
         assert_eq!(finals(&outbox), HashSet::from([Handle(1)]));
         assert_eq!(outbox.find(Handle(1)), Known::No);
     }
@@ -124,11 +124,11 @@ fn a_handle_used_twice_at_once_has_one_final_row() {
     let handles = 5000;
     for handle in 0..handles {
         let max_tokens = 1 + handle as i32 % 3;
-        shared.receive(&request(handle, max_tokens), &outbox, None, None);
+        shared.receive_core(&request(handle, max_tokens), &outbox, None, None);
         for _ in 0..handle % 7 {
             std::thread::yield_now();
         }
-        shared.receive(&request(handle, max_tokens), &outbox, None, None);
+        shared.receive_core(&request(handle, max_tokens), &outbox, None, None);
     }
     until(|| shared.engine.live() == 0);
     assert_eq!(finals(&outbox).len(), handles as usize);
