@@ -1,5 +1,6 @@
 //! A proxy between clients and a server that holds back what clients say when a test wants it: what may
-//! cross on the wire then crosses every time. Owns the copying; knows nothing of what is copied.
+//! cross on the wire then crosses every time. It can also play a machine that vanishes and comes back. Owns the copying;
+//! knows nothing of what is copied.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use inflight_base::net::Listener;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, split};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::memory::{MemoryListener, MemoryStream, connect};
@@ -17,8 +18,18 @@ use crate::memory::{MemoryListener, MemoryStream, connect};
 pub struct HoldingProxy {
     pub address: SocketAddr,
     hold: watch::Sender<bool>,
+    machine: watch::Sender<Machine>,
     counts: Arc<Counts>,
     task: JoinHandle<()>,
+}
+
+/// Whether the server's machine is there, for the connections that are open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Machine {
+    Present,
+    Vanished,
+    /// It knows nothing of the connections from before, and says so to those who send something.
+    Replaced,
 }
 
 #[derive(Debug, Default)]
@@ -33,6 +44,8 @@ impl HoldingProxy {
         let listener = MemoryListener::bind(0).expect("a port is free");
         let address = listener.address;
         let (hold, holding) = watch::channel(false);
+        let machine = watch::Sender::new(Machine::Present);
+        let machines = machine.clone();
         let counts = Arc::new(Counts::default());
         let counted = Arc::clone(&counts);
         let task = tokio::spawn(async move {
@@ -41,16 +54,32 @@ impl HoldingProxy {
                 let Ok(server) = connect(server) else {
                     continue;
                 };
-                let (from_client, to_client) = split(client);
+                let (mut from_client, to_client) = split(client);
                 let (from_server, to_server) = split(server);
                 let (holding, counts) = (holding.clone(), Arc::clone(&counted));
-                connections.spawn(forward(from_client, to_server, holding, counts));
-                connections.spawn(deliver(from_server, to_client, Arc::clone(&counted)));
+                let (mut vanishing, mut machine) = (machines.subscribe(), machines.subscribe());
+                let (ends, ended) = oneshot::channel::<()>();
+                connections.spawn(async move {
+                    tokio::select! {
+                        () = forward(&mut from_client, to_server, holding, counts) => {}
+                        () = vanished(&mut machine) => lose(&mut from_client, &machine).await,
+                    }
+                    drop(ends);
+                });
+                let counts = Arc::clone(&counted);
+                connections.spawn(async move {
+                    let mut to_client = to_client;
+                    tokio::select! {
+                        () = deliver(from_server, &mut to_client, counts) => {}
+                        () = vanished(&mut vanishing) => drop(ended.await),
+                    }
+                });
             }
         });
         Self {
             address,
             hold,
+            machine,
             counts,
             task,
         }
@@ -77,6 +106,17 @@ impl HoldingProxy {
     pub fn release(&self) {
         self.hold.send_replace(false);
     }
+
+    /// The server's machine is gone from now on, and no connection says so: what is sent is lost, both ways.
+    pub fn vanish(&self) {
+        self.machine.send_replace(Machine::Vanished);
+    }
+
+    /// Another machine is in its place, some time after it vanished. It serves new connections, and ends each of those from
+    /// before once its client sends something.
+    pub fn come_back(&self) {
+        self.machine.send_replace(Machine::Replaced);
+    }
 }
 
 impl Drop for HoldingProxy {
@@ -85,9 +125,26 @@ impl Drop for HoldingProxy {
     }
 }
 
+/// Waits until the machine vanishes.
+async fn vanished(machine: &mut watch::Receiver<Machine>) {
+    let seen = machine.wait_for(|machine| *machine == Machine::Vanished);
+    if seen.await.is_err() {
+        std::future::pending().await
+    }
+}
+
+/// Reads what is lost, up to the first that reaches another machine.
+async fn lose(from: &mut ReadHalf<MemoryStream>, machine: &watch::Receiver<Machine>) {
+    let mut chunk = vec![0; 64 << 10];
+    while let Ok(count) = from.read(&mut chunk).await
+        && count > 0
+        && *machine.borrow() == Machine::Vanished
+    {}
+}
+
 /// Copies until either side ends; while `holding`, into memory.
 async fn forward(
-    mut from: ReadHalf<MemoryStream>,
+    from: &mut ReadHalf<MemoryStream>,
     mut to: WriteHalf<MemoryStream>,
     mut holding: watch::Receiver<bool>,
     counts: Arc<Counts>,
@@ -124,7 +181,7 @@ async fn forward(
 /// Copies until either side ends.
 async fn deliver(
     mut from: ReadHalf<MemoryStream>,
-    mut to: WriteHalf<MemoryStream>,
+    to: &mut WriteHalf<MemoryStream>,
     counts: Arc<Counts>,
 ) {
     let mut chunk = vec![0; 64 << 10];

@@ -35,6 +35,7 @@ mod responses;
 mod resuming;
 mod resuming_kserve;
 mod sharing;
+mod silent_kserve;
 mod support;
 mod templates;
 mod tokenize;
