@@ -1,6 +1,8 @@
 //! Triton's generate extension: one flat JSON object each way. Pure; owns how its keys become tensors, which
 //! follows the model's own metadata, and how tensors become keys.
 
+use std::time::Duration;
+
 use bytes::BytesMut;
 use inflight_kserve::inference::model_infer_request::InferInputTensor;
 use inflight_kserve::inference::model_metadata_response::TensorMetadata;
@@ -50,6 +52,29 @@ impl<'de: 'a, 'a> Deserialize<'de> for Members<'a> {
         }
         deserializer.deserialize_map(Read)
     }
+}
+
+/// How long its client allows for a request of `generate` or `generate_stream`, as far as its body says so whatever the
+/// model's inputs are. `None`: it does not, or not so that a worker takes it.
+pub fn timeout(body: &[u8]) -> Option<Duration> {
+    #[derive(Deserialize)]
+    struct Asked {
+        timeout: Option<u64>,
+        parameters: Option<Parameters>,
+    }
+    #[derive(Deserialize)]
+    struct Parameters {
+        timeout: Option<u64>,
+    }
+    let asked: Asked = serde_json::from_slice(body).ok()?;
+    let nested = asked.parameters.and_then(|parameters| parameters.timeout);
+    let microseconds = match (asked.timeout, nested) {
+        (Some(time), None) | (None, Some(time)) => time,
+        // Which one counts is for `parse` to say.
+        _ => return None,
+    };
+    // Zero is unlimited.
+    (microseconds > 0).then(|| Duration::from_micros(microseconds))
 }
 
 /// Reads the body of `generate` or `generate_stream` for a model with these inputs. Keys that are inputs become

@@ -145,7 +145,7 @@ async fn answer(
     };
     let is_stream = matches!(route, Route::GenerateStream(_));
     let first_output = || state.first_output(context.started);
-    let call = CallContext {
+    let mut call = CallContext {
         first_output: is_stream.then(first_output).flatten(),
         place,
         caller: client.as_ref().map(|client| client.caller()),
@@ -156,6 +156,11 @@ async fn answer(
     let bytes = body
         .as_ref()
         .map_or_else(Bytes::new, |body| body.bytes.clone());
+    if let Route::Generate(model) | Route::GenerateStream(model) = &route {
+        let model = (&*model.name, &*model.version);
+        let time = || inflight_rest::generate::timeout(&bytes);
+        state.forward.limit_question(model, time, &mut call);
+    }
     let asked = Call {
         route,
         headers: parts.headers,

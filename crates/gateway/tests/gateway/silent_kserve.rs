@@ -110,3 +110,20 @@ async fn a_question_about_a_model_waits_for_no_machine_that_was_replaced() {
     let took = asked.elapsed();
     assert!(took < Duration::from_secs(3), "{took:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_clients_time_runs_while_its_silent_worker_is_asked_about_the_model() {
+    let worker = ScriptedWorker::start(byte_model()).await;
+    let proxy = HoldingProxy::start(worker.address);
+    let gateway = Gateway::start(&[proxy.address], &[]).await.heard().await;
+    proxy.hold();
+    for extra in ["", "_stream"] {
+        let path = format!("/v2/models/tensorrt_llm/generate{extra}");
+        let body = json!({"input_ids": [1, 2], "parameters": {"timeout": 300_000}});
+        let asked = Instant::now();
+        let answer = gateway.post(&path, &body).await;
+        assert_eq!(answer.status, 504, "{answer:?}");
+        let took = asked.elapsed();
+        assert!(took < Duration::from_secs(1), "{took:?}");
+    }
+}

@@ -35,6 +35,24 @@ fn read(body: &str) -> Result<ModelInferRequest, String> {
 }
 
 #[test]
+fn a_clients_time_is_known_before_the_models_inputs_are() {
+    for (body, microseconds) in [
+        (r#"{"text_input": "a", "timeout": 7}"#, Some(7)),
+        (r#"{"parameters": {"k": [1], "timeout": 8}}"#, Some(8)),
+        (r#"{"timeout": 7, "parameters": {"timeout": 8}}"#, None),
+        (r#"{"timeout": 0}"#, None),
+        (r#"{"timeout": -1}"#, None),
+        (r#"{"timeout": "7"}"#, None),
+        (r#"{"parameters": 7}"#, None),
+        (r#"{"text_input": "a"}"#, None),
+        ("7", None),
+    ] {
+        let expected = microseconds.map(Duration::from_micros);
+        assert_eq!(timeout(body.as_bytes()), expected, "{body}");
+    }
+}
+
+#[test]
 fn keys_become_the_tensors_of_the_models_own_metadata() {
     let request = read(
         r#"{"text_input": "What?", "max_tokens": 20, "bad_words": "", "temperature": 1, "stream": true,

@@ -49,6 +49,12 @@ impl Forward {
         let (since, metadata) = known.get(key)?;
         (since.elapsed() < METADATA_AGE).then(|| metadata.clone())
     }
+
+    /// Whether nobody needs to be asked about this model and version.
+    pub(super) fn knows_metadata(&self, (model, version): (&str, &str)) -> bool {
+        let key = (model.to_owned(), version.to_owned());
+        self.known_metadata(&key).is_some()
+    }
 }
 
 #[tonic::async_trait]

@@ -20,11 +20,33 @@ impl Forward {
         since: Instant,
         context: &mut CallContext,
     ) {
-        let own = timeout(message).and_then(|time| since.checked_add(time + DEADLINE_GRACE));
-        let own = own.filter(|_| {
-            let (model, version) = (&message.model_name, &message.model_version);
-            self.table.ends_late_requests(model, version)
-        });
+        let model = (&*message.model_name, &*message.model_version);
+        self.end_within(model, timeout(message), since, context);
+    }
+
+    /// The same while the model is asked what its inputs are, which a request in other words than KServe's own needs first.
+    /// `time`: how long its client allows, as far as that is known by then. Looked at only where the model must be asked.
+    pub fn limit_question(
+        &self,
+        model: (&str, &str),
+        time: impl FnOnce() -> Option<Duration>,
+        context: &mut CallContext,
+    ) {
+        if !self.knows_metadata(model) {
+            let since = context.since.unwrap_or_else(Instant::now);
+            self.end_within(model, time(), since, context);
+        }
+    }
+
+    fn end_within(
+        &self,
+        (model, version): (&str, &str),
+        time: Option<Duration>,
+        since: Instant,
+        context: &mut CallContext,
+    ) {
+        let own = time.and_then(|time| since.checked_add(time.checked_add(DEADLINE_GRACE)?));
+        let own = own.filter(|_| self.table.ends_late_requests(model, version));
         if let Some(own) = own {
             context.deadline = Some(context.deadline.map_or(own, |deadline| deadline.min(own)));
         }
