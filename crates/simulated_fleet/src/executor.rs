@@ -3,6 +3,7 @@
 
 mod ends;
 mod moves;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ use parking_lot::Mutex;
 
 use self::ends::Ends;
 pub(crate) use self::moves::Moves;
+pub(crate) use self::turns::Room;
+use self::turns::Turns;
 use crate::determinism::elapsed;
 use crate::history::note;
 
@@ -34,6 +37,8 @@ pub(crate) struct Said {
     asked: Vec<(String, Vec<u8>)>,
     /// Prompts of requests that were to continue a sequence which had ended.
     ended: Vec<Vec<u8>>,
+    /// When requests waited because the executor had no room for them.
+    turns: Turns,
 }
 
 impl Said {
@@ -69,6 +74,16 @@ impl Said {
         own.map(|(asked, _)| asked.clone()).collect()
     }
 
+    /// From when until when the executor had no room for a request whose prompt has this text.
+    pub(crate) fn waited(&self, text: &str) -> Vec<(Duration, Duration)> {
+        self.turns.of(|prompt| has_text(prompt, text), elapsed())
+    }
+
+    /// Another process begins: what waited at the one before is over.
+    pub(crate) fn begin_process(&mut self) {
+        self.turns.end_all(elapsed());
+    }
+
     /// Whether an executor was to continue a sequence that had ended, of a request whose prompt has this text.
     pub(crate) fn continues_ended(&self, text: &str) -> bool {
         self.ended.iter().any(|prompt| has_text(prompt, text))
@@ -94,12 +109,17 @@ struct Held {
     /// Whether another executor had begun with it.
     continues: bool,
     is_cancelled: bool,
+    room: Room,
+    /// The number of its wait for its turn, where it had to wait and has not begun.
+    turn: Option<usize>,
 }
 
 /// The simulated executor, and what it was given and has not ended.
 pub(crate) struct Watched {
     host: String,
     inner: SimulatedExecutor,
+    /// What the executor has.
+    room: Room,
     live: Mutex<BTreeMap<ClientId, Held>>,
     ends: Mutex<Ends>,
     said: Arc<Mutex<Said>>,
@@ -108,10 +128,10 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Watches `inner` at a host; what it does is added to `said` and `moves`.
+    /// Watches an executor at a host, which has this room; what it does is added to `said` and `moves`.
     pub(crate) fn new(
         host: String,
-        inner: SimulatedExecutor,
+        (inner, room): (SimulatedExecutor, Room),
         said: Arc<Mutex<Said>>,
         moves: Option<Arc<Mutex<Moves>>>,
     ) -> Self {
@@ -119,6 +139,7 @@ impl Watched {
             moves,
             host,
             inner,
+            room,
             live: Mutex::default(),
             ends: Mutex::default(),
             said,
@@ -160,15 +181,26 @@ impl Watched {
         if generated.any(|tokens| tokens.last() == Some(&END) || tokens.len() >= most as usize) {
             self.said.lock().ended.push(prompt.clone());
         }
+        let mut live = self.live.lock();
+        let room = Room::of(request);
+        let taken: Room = live
+            .values()
+            .map(|held| held.room)
+            .chain(std::iter::once(room))
+            .sum();
+        let mut begin_turn = || self.said.lock().turns.begin(&prompt, elapsed());
+        let turn = (!self.room.holds(taken)).then(&mut begin_turn);
         let held = Held {
             since: elapsed(),
+            room,
+            turn,
             prompt,
             has_begun: false,
             is_resumed: !lengths.is_empty(),
             continues: lengths.iter().any(|length| *length != Some(0)),
             is_cancelled: false,
         };
-        self.live.lock().insert(request.client_id, held);
+        live.insert(request.client_id, held);
     }
 
     fn note_rows(&self, batch: &ResponseBatch) {
@@ -187,6 +219,9 @@ impl Watched {
             }
         }
         for (id, is_final) in rows.ids.iter().zip(&rows.finals) {
+            if let Some(turn) = live.get_mut(id).and_then(|held| held.turn.take()) {
+                self.said.lock().turns.end(turn, elapsed());
+            }
             if *is_final == 0 {
                 if let Some(held) = live.get_mut(id) {
                     held.has_begun = true;

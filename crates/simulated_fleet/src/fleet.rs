@@ -22,7 +22,7 @@ use crate::executor::Moves;
 use crate::faults::{begin_fault, end_fault, repeat_fault};
 use crate::history::{self, note};
 use crate::network::{SimulatedListener, network};
-use crate::oracle::{Broken, Circumstances, Invariant, STOPPED, judge};
+use crate::oracle::{AtWorkers, Broken, Circumstances, Invariant, STOPPED, judge};
 use crate::placements;
 use crate::plan::{Ask, ClientPlan, Fault, FaultKind, GatewayPlan, Kind, Plan};
 use crate::question::Surface;
@@ -30,6 +30,8 @@ use crate::report::Report;
 use crate::shared::Shared;
 use crate::worker::{PORT, WorkerHost};
 
+/// Who looks at the fleet while it runs.
+const WATCHER: &str = "watcher";
 /// No run takes longer.
 const LONGEST: Duration = Duration::from_secs(3_600);
 
@@ -132,10 +134,13 @@ fn add_hosts(sim: &mut Sim<'_>, shared: &Rc<Shared>) {
         let host = move || gateway(workers.clone(), plan);
         sim.host(client::gateway_host(place), host);
     }
-    let all = roles(shared);
+    let mut all = roles(shared);
     if shared.plan.is_gathered {
-        sim.client(client::CLIENTS, play_all(all));
-        return;
+        // What holds clients must not hold who looks at the fleet: it would see another moment than it is to judge.
+        let looks = |name: &str| name == WATCHER && !shared.plan.holds_no_client();
+        let (alone, together) = all.into_iter().partition(|(name, _)| looks(name));
+        sim.client(client::CLIENTS, play_all(together));
+        all = alone;
     }
     for (name, role) in all {
         sim.client(name, role);
@@ -157,7 +162,7 @@ fn roles(shared: &Rc<Shared>) -> Vec<(String, Role)> {
         roles.push((name, Box::pin(asking)));
     }
     let watching = watch_workers(Rc::clone(shared));
-    roles.push(("watcher".to_owned(), Box::pin(watching)));
+    roles.push((WATCHER.to_owned(), Box::pin(watching)));
     roles.push(("auditor".to_owned(), Box::pin(audit(Rc::clone(shared)))));
     roles
 }
@@ -223,9 +228,12 @@ async fn ask_all(place: usize, plan: ClientPlan, shared: Rc<Shared>) -> turmoil:
             reads_slowly: ask.reads_every.is_some(),
         };
         let found = ask.question.contents.iter();
-        let found: Vec<Vec<u32>> = found.map(|content| shared.cached(content)).collect();
+        let at_workers = AtWorkers {
+            found: found.map(|content| shared.cached(content)).collect(),
+            waited: shared.waited(&ask.question.contents),
+        };
         shared.report.borrow_mut().count(&answer.end);
-        for broken in judge(&ask.question, &answer, circumstances, &found) {
+        for broken in judge(&ask.question, &answer, circumstances, &at_workers) {
             let how = format!("{name}: {} ({ask:?})", broken.how);
             shared.breaks(broken.invariant, how);
         }
@@ -261,7 +269,7 @@ async fn visit_worker(
         ..Circumstances::default()
     };
     shared.report.borrow_mut().count(&answer.end);
-    for broken in judge(&ask.question, &answer, circumstances, &[]) {
+    for broken in judge(&ask.question, &answer, circumstances, &AtWorkers::default()) {
         let how = format!("{name}: {} ({ask:?})", broken.how);
         shared.breaks(broken.invariant, how);
     }

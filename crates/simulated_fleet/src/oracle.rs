@@ -155,8 +155,6 @@ pub(crate) struct Answer {
     pub(crate) texts: Vec<String>,
     pub(crate) end: End,
     pub(crate) usage: Option<Usage>,
-    /// The longest time without a byte; of a stream, after its first.
-    pub(crate) pause: Duration,
     /// Whether its trailers say that it continued at another worker.
     pub(crate) was_resumed: bool,
     /// When it was asked for, when something was read, and when it ended.
@@ -171,6 +169,18 @@ impl Answer {
         }
     }
 
+    /// The longest time without a byte; of a stream, after its first: before that, it may wait for its turn. When workers
+    /// had no room for it does not count: then something else than a loss keeps it waiting.
+    fn pause(&self, waited: &[(Duration, Duration)]) -> Duration {
+        let is_begun = self.times.len() > 2;
+        let pauses = self.times.windows(2).map(|pair| match *pair {
+            [from, until] => (until - from).saturating_sub(overlap(waited, from, until)),
+            _ => Duration::ZERO,
+        });
+        let pauses = pauses.skip(usize::from(is_begun));
+        pauses.max().unwrap_or_default()
+    }
+
     /// Whether its server says that there was no time left.
     fn is_late(&self) -> bool {
         match &self.end {
@@ -182,6 +192,19 @@ impl Answer {
             _ => false,
         }
     }
+}
+
+/// How much of the time between two moments is in any of these spans.
+fn overlap(spans: &[(Duration, Duration)], from: Duration, until: Duration) -> Duration {
+    let mut spans = spans.to_vec();
+    spans.sort_unstable();
+    let (mut sum, mut reached) = (Duration::ZERO, from);
+    for (begins, ends) in spans {
+        let (begins, ends) = (begins.max(reached), ends.min(until));
+        sum += ends.saturating_sub(begins);
+        reached = reached.max(ends);
+    }
+    sum
 }
 
 /// Tokens, as an answer counts them.
@@ -216,14 +239,23 @@ pub(crate) struct Circumstances {
     pub(crate) reads_slowly: bool,
 }
 
-/// What is wrong with an answer. `found`: for each prompt, how much of it workers found in their caches, each time one
-/// began with it.
+/// What workers' executors had to do with a request.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AtWorkers {
+    /// For each prompt, how much of it was found in a cache, each time a worker began with it.
+    pub(crate) found: Vec<Vec<u32>>,
+    /// From when until when one had no room for it.
+    pub(crate) waited: Vec<(Duration, Duration)>,
+}
+
+/// What is wrong with an answer.
 pub(crate) fn judge(
     question: &Question,
     answer: &Answer,
     circumstances: Circumstances,
-    found: &[Vec<u32>],
+    at_workers: &AtWorkers,
 ) -> Vec<Broken> {
+    let AtWorkers { found, waited } = at_workers;
     let mut broken = Vec::new();
     let mut breaks = |invariant, how: String| broken.push(Broken { invariant, how });
     let is_whole = answer.end == End::Whole;
@@ -288,10 +320,11 @@ pub(crate) fn judge(
         }
         true => None,
     };
-    if is_whole && !may_pause && longest.is_some_and(|longest| answer.pause > longest) {
+    let pause = answer.pause(waited);
+    if is_whole && !may_pause && longest.is_some_and(|longest| pause > longest) {
         breaks(
             Invariant::PausesAreShort,
-            format!("nothing came for {:?}", answer.pause),
+            format!("nothing came for {pause:?}, apart from waits for its turn"),
         );
     }
     let begun = match answer.times.as_slice() {
@@ -361,16 +394,20 @@ mod tests {
                 completion: usage.1,
                 cached: 0,
             }),
-            pause: Duration::ZERO,
             was_resumed: false,
             times: Vec::new(),
         };
-        let broken = judge(
-            &question(),
-            &answer,
-            Circumstances::default(),
-            &[Vec::new()],
-        );
+        judged(&answer, Circumstances::default(), Vec::new())
+    }
+
+    fn judged(
+        answer: &Answer,
+        circumstances: Circumstances,
+        waited: Vec<(Duration, Duration)>,
+    ) -> Vec<&'static str> {
+        let found = vec![Vec::new()];
+        let at_workers = AtWorkers { found, waited };
+        let broken = judge(&question(), answer, circumstances, &at_workers);
         broken.iter().map(|one| one.invariant.name()).collect()
     }
 
@@ -394,5 +431,37 @@ mod tests {
         assert_eq!(names("", error(Some(504)), (1, 4)), ["error-is-fit"]);
         let unfinished = End::Unfinished("no end".to_owned());
         assert_eq!(names(&whole, unfinished, (1, 4)), ["end-is-shown"]);
+    }
+
+    #[test]
+    fn a_pause_counts_apart_from_waits_for_a_turn() {
+        let at = Duration::from_secs;
+        let answer = Answer {
+            texts: vec![question().answer(0)],
+            end: End::Whole,
+            usage: Some(Usage {
+                prompt: 1,
+                completion: 4,
+                cached: 0,
+            }),
+            was_resumed: false,
+            // The first output may come late.
+            times: vec![at(0), at(20), at(21), at(31), at(32)],
+        };
+        let circumstances = Circumstances {
+            had_worker: true,
+            was_reached: true,
+            ..Circumstances::default()
+        };
+        for (waited, is_short) in [
+            (vec![], false),
+            (vec![(at(0), at(21))], false),
+            (vec![(at(22), at(23)), (at(22), at(23))], false),
+            (vec![(at(28), at(40)), (at(27), at(29))], true),
+        ] {
+            let broken = judged(&answer, circumstances, waited.clone());
+            let expected = [Invariant::PausesAreShort.name()];
+            assert_eq!(broken, expected[usize::from(is_short)..], "{waited:?}");
+        }
     }
 }

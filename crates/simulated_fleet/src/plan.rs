@@ -28,7 +28,7 @@ pub(crate) struct Plan {
     pub(crate) kind: Kind,
     pub(crate) workers: Vec<WorkerPlan>,
     pub(crate) clients: Vec<ClientPlan>,
-    /// Whether they are all at one host, with what looks at the fleet.
+    /// Whether they are all at one host, also with who looks at the fleet unless clients are held back.
     pub(crate) is_gathered: bool,
     pub(crate) tick: Duration,
     pub(crate) faults: Vec<Fault>,
@@ -43,7 +43,7 @@ pub(crate) struct Plan {
     pub(crate) gateways: usize,
     /// Of every message.
     pub(crate) max_latency: Duration,
-    /// Segments that a connection holds before its writer waits.
+    /// Segments that a connection holds before its writer waits, and connections that a port holds before it accepts them.
     pub(crate) socket_segments: usize,
 }
 
@@ -220,7 +220,10 @@ impl Plan {
             is_gathered,
             tick: if is_gathered { TICK_OF_GATHERED } else { TICK },
             max_latency: dice.ms(1, 40),
-            socket_segments: draw::socket_segments(dice, kind),
+            socket_segments: draw::socket_segments(dice, kind).max(match is_gathered {
+                true => draw::held_connections(kind),
+                false => 0,
+            }),
         }
     }
 }

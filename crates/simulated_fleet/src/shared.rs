@@ -32,6 +32,18 @@ impl Shared {
             .collect()
     }
 
+    /// From when until when workers had no room for one of these prompts.
+    pub(crate) fn waited(&self, texts: &[String]) -> Vec<(Duration, Duration)> {
+        let workers = self.workers.iter();
+        workers
+            .flat_map(|worker| {
+                let said = worker.said();
+                let waits = texts.iter().flat_map(|text| said.waited(text));
+                waits.collect::<Vec<_>>()
+            })
+            .collect()
+    }
+
     /// The fault of the worker that has just got the request which the plan lies in wait for.
     pub(crate) fn spring(&self, now: Duration) -> Option<Fault> {
         let (ambush, moves) = (self.plan.ambush.as_ref()?, self.moves.as_ref()?);

@@ -11,7 +11,7 @@ use inflight_worker::{SimulatedExecutor, SimulatedOptions, WorkerOptions, serve_
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-use crate::executor::{Moves, Said, Watched};
+use crate::executor::{Moves, Room, Said, Watched};
 use crate::history::note;
 use crate::network::{Cuts, SimulatedListener};
 use crate::plan::WorkerPlan;
@@ -98,9 +98,14 @@ impl WorkerHost {
             vocab_size: VOCABULARY,
             ..SimulatedOptions::default()
         });
+        let room = Room {
+            sequences: self.plan.max_batch_size as usize,
+            blocks: self.plan.blocks as usize,
+        };
+        self.said.lock().begin_process();
         let executor = Arc::new(Watched::new(
             self.name.clone(),
-            executor,
+            (executor, room),
             Arc::clone(&self.said),
             self.moves.clone(),
         ));

@@ -59,20 +59,10 @@ impl Read {
 
     pub(super) fn answer(mut self, end: End, now: Duration) -> Answer {
         self.times.push(now);
-        let pauses = self.times.windows(2).map(|pair| match pair {
-            [from, until] => *until - *from,
-            _ => Duration::ZERO,
-        });
-        // Before the first byte, it may wait for its turn.
-        let is_begun = self.times.len() > 2;
         Answer {
             texts: self.texts,
             end,
             usage: self.usage,
-            pause: pauses
-                .skip(usize::from(is_begun))
-                .max()
-                .unwrap_or(Duration::ZERO),
             was_resumed: self.was_resumed,
             times: self.times,
         }

@@ -162,6 +162,15 @@ pub(super) fn socket_segments(dice: &mut Dice, kind: Kind) -> usize {
     }
 }
 
+/// Connections that a port must hold at least: all attempts to connect that a silence has held back arrive when it ends, and
+/// turmoil panics where there are too many.
+pub(super) fn held_connections(kind: Kind) -> usize {
+    match kind {
+        Kind::LongSilence => 32,
+        _ => 0,
+    }
+}
+
 /// How the gateway is, where clients are held back or not.
 pub(super) fn gateway(dice: &mut Dice, kind: Kind, holds_clients: bool) -> GatewayPlan {
     let mut plan = GatewayPlan::DEFAULT;
