@@ -150,8 +150,8 @@ pub(crate) async fn audit(shared: Rc<Shared>) -> turmoil::Result {
             shared.breaks(Invariant::WorkersAreFree, how);
         }
     }
-    for worker in &shared.workers {
-        check_connections(&worker.name, &shared).await;
+    for worker in 0..shared.workers.len() {
+        check_connections(worker, &shared).await;
     }
     for gateway in 0..shared.plan.gateways {
         check_gateway(gateway, &shared).await?;
@@ -208,10 +208,13 @@ async fn check_gateway(gateway: usize, shared: &Rc<Shared>) -> turmoil::Result {
     Ok(())
 }
 
-/// Opens connections to a worker, which must have places for them: the gateway has a few of them.
-async fn check_connections(worker: &str, shared: &Shared) {
+/// Opens connections to a worker, which must have places for them: the gateway has a few of them, and had as many before
+/// each partition.
+async fn check_connections(worker: usize, shared: &Shared) {
     let mut open = Vec::new();
-    let free = CONNECTIONS - OWN_CONNECTIONS * shared.plan.gateways;
+    let own = OWN_CONNECTIONS * shared.plan.gateways;
+    let free = CONNECTIONS.saturating_sub(own * (1 + shared.plan.partitions(worker)));
+    let worker = &*shared.workers[worker].name;
     for _ in 0..free {
         match timeout(MOMENT, TcpStream::connect((worker, PORT))).await {
             Ok(Ok(connection)) => open.push(connection),

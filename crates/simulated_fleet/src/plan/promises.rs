@@ -76,6 +76,13 @@ impl Plan {
         faults.all(|fault| is_gone(&fault) || matches!(fault.kind, FaultKind::Cut(_)))
     }
 
+    /// How often connections of this worker lost messages. One that it was writing to then never ends there: in the simulated
+    /// network nothing ends a write that waits, as a machine's TCP does, nor arrives what resets it.
+    pub(crate) fn partitions(&self, worker: usize) -> usize {
+        let lost = |fault: &Fault| matches!(fault.kind, FaultKind::Partition(_));
+        self.faults_of(worker).filter(lost).count()
+    }
+
     /// Whether this worker had no fault then, nor what is left of one.
     pub(crate) fn was_well(&self, worker: usize, then: Duration) -> bool {
         let own = self.faults_of(worker);
