@@ -159,6 +159,8 @@ impl<M> Stream for QueuedRequests<M> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use inflight_kserve::inference::ModelInferRequest;
 
     use super::*;
@@ -218,5 +220,46 @@ mod tests {
             Pin::new(&mut stream).poll_next(&mut context),
             Poll::Ready(None)
         ));
+    }
+
+    /// `make sanitize` looks here for races.
+    #[test]
+    fn what_other_threads_send_leaves_once_or_is_stopped() {
+        const REQUESTS: u64 = 20;
+        let queue = Arc::new(RequestQueue::new(1 << 10));
+        let mut stream = queue.stream();
+        let (sender, left) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build();
+            let next = |context: &mut Context<'_>| Pin::new(&mut stream).poll_next(context);
+            let mut next = Box::new(next);
+            let reading = async {
+                let mut left = Vec::new();
+                while let Some(message) = std::future::poll_fn(&mut next).await {
+                    left.push(message);
+                }
+                left
+            };
+            let _ = sender.send(runtime.unwrap().block_on(reading));
+        });
+        let senders = [0, REQUESTS].map(|first| {
+            let queue = Arc::clone(&queue);
+            std::thread::spawn(move || {
+                for number in first..first + REQUESTS {
+                    queue.send(Handle::new(number), (number, false)).unwrap();
+                    queue.stop(Handle::new(number), || (number, true));
+                }
+            })
+        });
+        for sender in senders {
+            sender.join().unwrap();
+        }
+        queue.close();
+        let mut left = left.recv_timeout(Duration::from_secs(60)).unwrap();
+        // A request that left is stopped behind it; one that was taken back needs no stop.
+        left.sort_unstable();
+        for pair in left.chunks(2) {
+            assert_eq!(pair, [(pair[0].0, false), (pair[0].0, true)]);
+        }
     }
 }

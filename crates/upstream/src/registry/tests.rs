@@ -263,3 +263,54 @@ fn sequences_that_nobody_wants_are_dropped_but_for_their_end() {
     assert_eq!(outputs.tokens, [5, 6]);
     assert_eq!(registry.handles.active(), 0);
 }
+
+/// `make sanitize` looks here for races.
+#[test]
+fn rows_reach_readers_on_other_threads_once_and_in_order() {
+    const TOKENS: i32 = 30;
+    let registry = Arc::new(Registry::default());
+    let (sender, read) = std::sync::mpsc::channel();
+    let mut handles = Vec::new();
+    for _ in 0..2 {
+        let inbox = Arc::new(Inbox::default());
+        let most = sequences(0, 1, 0, TOKENS as u32);
+        handles.push(registry.open(Arc::clone(&inbox), most).unwrap());
+        let sender = sender.clone();
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().build();
+            let reading = async {
+                let (mut tokens, mut outputs) = (Vec::new(), ChoiceOutputs::default());
+                while !outputs.list.iter().any(|row| row.last_of_handle) {
+                    outputs.clear();
+                    std::future::poll_fn(|context| inbox.poll_take(context, &mut outputs)).await;
+                    tokens.extend_from_slice(&outputs.tokens);
+                }
+                tokens
+            };
+            let _ = sender.send(runtime.unwrap().block_on(reading));
+        });
+    }
+    // Requests that come, are told something and go at the same time.
+    let others = Arc::clone(&registry);
+    let disturbing = std::thread::spawn(move || {
+        for _ in 0..TOKENS {
+            let other = others.open(Arc::default(), sequences(0, 1, 0, 8)).unwrap();
+            others.notify(Notice::Silent);
+            assert!(others.handles.remove(other).is_some());
+        }
+    });
+    for token in 1..=TOKENS {
+        let is_last = u8::from(token == TOKENS);
+        let tokens = [token];
+        let rows = handles
+            .iter()
+            .map(|handle| (*handle, 0, &tokens[..], is_last, is_last));
+        let _ = registry.distribute(&batch(&rows.collect::<Vec<_>>()), Instant::now());
+    }
+    for _ in &handles {
+        let tokens = read.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert_eq!(tokens, (1..=TOKENS).collect::<Vec<_>>());
+    }
+    disturbing.join().unwrap();
+    assert_eq!(registry.handles.active(), 0);
+}
