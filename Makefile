@@ -109,8 +109,8 @@ simulate: ## Simulate a gateway, workers and faults, seed after seed, until inte
 planted: ## Plant the bugs of tests/planted one after another, and see which the simulated fleets find
 	tools/planted_bugs.py $(PLANTED)
 
-# SANITIZE holds crates: `make sanitize SANITIZE=upstream`.
-sanitize: ## Run the pieces where threads meet under Miri, on nightly Rust
+# SANITIZE holds crates and options: `make sanitize SANITIZE="upstream --with thread"`.
+sanitize: ## Run the pieces where threads meet under Miri or ThreadSanitizer, on nightly Rust
 	tools/sanitize.py $(SANITIZE)
 
 lint: install deny ## Formatting, clippy, rustdoc, dependencies, ruff, mypy, import layers

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Runs the pieces where threads meet under Miri, which reports undefined behavior and races of data.
+"""Runs the pieces where threads meet under Miri or ThreadSanitizer, which report races of data and more.
 
-    tools/sanitize.py [CRATE ...]
+    tools/sanitize.py [--with miri|thread] [CRATE ...]
 
-Needs nightly Rust with the components `miri` and `rust-src`. Miri runs neither sockets nor processes, so only
-some tests are run. docs/RELIABILITY.md lists what was found.
+Needs nightly Rust with the component `rust-src`, and for Miri `miri`. Miri runs no sockets and no processes,
+so only some tests are run. ThreadSanitizer sees real threads, and needs everything compiled for it, the
+standard library too: a quarter of an hour the first time. docs/RELIABILITY.md lists what was found.
 """
 
 from __future__ import annotations
@@ -16,36 +17,51 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+HOST = "x86_64-unknown-linux-gnu"
 
-#: The tests of each crate that run, by the beginnings of their names.
+#: How each sanitizer is called, and what it is to know.
+SANITIZERS = {
+    # The clock and random numbers are the machine's; no test compares anything with them.
+    "miri": (["miri", "test"], {"MIRIFLAGS": "-Zmiri-disable-isolation"}),
+    "thread": (["test", "-Zbuild-std", "--target", HOST], {"RUSTFLAGS": "-Zsanitizer=thread"}),
+}
+#: What runs of each crate: for Miri, tests by the beginnings of their names.
 TESTS = {
-    "upstream": ["inbox::", "handles::", "request_queue::", "mailbox::"],
-    "worker": ["engine::queue::", "engine::wake::", "outbox::"],
+    "miri": {
+        "upstream": ["--lib", "--", "inbox::", "handles::", "registry::", "request_queue::", "mailbox::"],
+        "worker": ["--lib", "--", "engine::queue::", "engine::wake::", "outbox::"],
+    },
+    "thread": {
+        "upstream": ["--lib"],
+        "worker": ["--lib", "--test", "worker"],
+    },
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("crates", nargs="*", metavar="CRATE", help=f"of {', '.join(TESTS)}; all by default")
+    parser.add_argument(
+        "crates", nargs="*", metavar="CRATE", help=f"of {', '.join(TESTS['miri'])}; all by default"
+    )
+    parser.add_argument(
+        "--with", dest="sanitizer", choices=SANITIZERS, default="miri", help="Miri by default"
+    )
     options = parser.parse_args()
-    if unknown := [crate for crate in options.crates if crate not in TESTS]:
-        sys.exit(f"error: no tests of `{unknown[0]}` are run\nhint: choose from {', '.join(TESTS)}")
-    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "sanitize-miri"
-    # The clock and random numbers are the machine's; no test compares anything with them.
-    environment = os.environ | {
-        "CARGO_TARGET_DIR": str(target),
-        "CARGO_INCREMENTAL": "0",
-        "MIRIFLAGS": "-Zmiri-disable-isolation",
-    }
+    tests = TESTS[options.sanitizer]
+    if unknown := [crate for crate in options.crates if crate not in tests]:
+        sys.exit(f"error: no tests of `{unknown[0]}` are run\nhint: choose from {', '.join(tests)}")
+    call, settings = SANITIZERS[options.sanitizer]
+    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / f"sanitize-{options.sanitizer}"
+    environment = os.environ | {"CARGO_TARGET_DIR": str(target), "CARGO_INCREMENTAL": "0"} | settings
     failed = []
-    for crate in options.crates or TESTS:
-        words = ["cargo", "+nightly", "miri", "test", "--locked", "--quiet"]
-        words += ["--package", f"inflight-{crate}", "--lib", "--", *TESTS[crate]]
+    for crate in options.crates or tests:
+        words = ["cargo", "+nightly", *call, "--locked", "--quiet"]
+        words += ["--package", f"inflight-{crate}", *tests[crate]]
         print("+", " ".join(words), flush=True)
         if subprocess.run(words, cwd=ROOT, env=environment, check=False).returncode:
             failed.append(crate)
     if failed:
-        sys.exit(f"error: Miri reports faults in {', '.join(failed)}, or their tests failed")
+        sys.exit(f"error: faults are reported in {', '.join(failed)}, or their tests failed")
 
 
 if __name__ == "__main__":
