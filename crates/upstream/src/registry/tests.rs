@@ -290,7 +290,7 @@ fn rows_reach_readers_on_other_threads_once_and_in_order() {
             let _ = sender.send(runtime.unwrap().block_on(reading));
         });
     }
-    // Requests that come, are told something and go at the same time.
+    // Requests that come, get a notice and leave at the same time.
     let others = Arc::clone(&registry);
     let disturbing = std::thread::spawn(move || {
         for _ in 0..TOKENS {
