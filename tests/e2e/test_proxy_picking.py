@@ -318,7 +318,7 @@ def test_servers_of_other_makers_get_what_they_probably_have(start: Start, tmp_p
     with ExitStack() as doubles:
         servers = [doubles.enter_context(engine_server()) for _ in range(2)]
         for server in servers:
-            # Any of them has room for all prompts: what a full one would forget would come back to another one.
+            # Each has room for all prompts: what a full one forgets comes back to another one.
             server.blocks = 1000
         endpoints = [f"--endpoint={server.address}" for server in servers]
         picker = start("gateway", "--port=0", "--endpoint-picker-port=0", *endpoints)

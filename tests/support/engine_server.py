@@ -149,7 +149,11 @@ class EngineServer:
             return 200, json.dumps({"object": "list", "data": [base, adapter]}).encode()
         if self.has_metrics and path == METRICS_PATH.get(self.maker, "/metrics"):
             text = METRICS[self.maker].format(
-                model=self.model, running=self.running, queued=self.queued, size=BLOCK_TOKENS, blocks=self.blocks
+                model=self.model,
+                running=self.running,
+                queued=self.queued,
+                size=BLOCK_TOKENS,
+                blocks=self.blocks,
             )
             return 200, text.encode()
         if self.has_metrics and path == "/metrics":
