@@ -71,6 +71,15 @@ impl NotReady {
         }
         Self::Rpc(error)
     }
+
+    /// Whether the server said nothing in time.
+    fn is_silence(&self) -> bool {
+        matches!(
+            self,
+            Self::Rpc(RpcError::TimedOut { .. })
+                | Self::Triton(triton::NotReady::Rpc(RpcError::TimedOut { .. }))
+        )
+    }
 }
 
 /// Keeps one server connected for as long as the gateway runs.
@@ -86,7 +95,12 @@ pub async fn keep_connected(slot: Arc<WorkerSlot>, connector: Arc<Connector>) {
             }
             Err(error) => {
                 // A server without a model for OpenAI's clients may have some for KServe's.
-                if !matches!(error, NotReady::Triton(triton::NotReady::NoModel { .. })) {
+                if matches!(error, NotReady::Triton(triton::NotReady::NoModel { .. })) {
+                    slot.pulse.reset();
+                } else if error.is_silence() && slot.peer.is_up() {
+                    // Such a server is not watched otherwise.
+                    slot.give_up();
+                } else {
                     slot.peer.set_down();
                 }
                 let reason = rpc::describe(&error);

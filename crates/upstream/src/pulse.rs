@@ -64,6 +64,11 @@ impl Pulse {
         let _ = silent.wait_for(|silent| *silent).await;
     }
 
+    /// There has been none for too long, as somebody else found.
+    pub fn fall_silent(&self) {
+        self.silent.send_replace(true);
+    }
+
     /// Begins anew with a server that has just answered.
     pub fn reset(&self) {
         self.hear();

@@ -190,6 +190,13 @@ impl WorkerSlot {
         self.notices.send_replace(());
     }
 
+    /// It has been silent for too long, and has requests of KServe's clients.
+    pub(super) fn give_up(&self) {
+        self.peer.set_down();
+        self.pulse.fall_silent();
+        self.notices.send_replace(());
+    }
+
     /// It is no longer configured.
     pub(super) fn retire(&self) {
         for connection in self.connections.load().iter() {

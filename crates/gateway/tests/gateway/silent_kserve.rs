@@ -6,7 +6,7 @@ use std::time::Duration;
 use inflight_kserve::inference::ModelConfig;
 use inflight_testkit::proxy::HoldingProxy;
 use inflight_testkit::triton::ScriptedTriton;
-use inflight_testkit::triton_models::{text_model, text_response};
+use inflight_testkit::triton_models::{remove_input, text_model, text_response};
 use inflight_testkit::worker::ScriptedWorker;
 use serde_json::{Value, json};
 use tokio::time::Instant;
@@ -82,6 +82,35 @@ async fn a_call_that_is_no_stream_ends_once_its_only_server_is_given_up() {
     let (answer, (_asked, held)) = tokio::join!(asking, serve);
     given_up_after(held.elapsed());
     assert_eq!(answer.status, 503, "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_without_a_model_for_openais_clients_is_given_up_as_well() {
+    let mut model = text_model("classifier");
+    remove_input(&mut model, "text_input");
+    let (mut triton, proxy) = server(&model).await;
+    let gateway = Gateway::start(&[proxy.address], &[]).await.heard().await;
+    assert!(gateway.refusal().await.contains("no supported model"));
+    let input = json!({"name": "max_tokens", "datatype": "INT32", "shape": [1, 1], "data": [20]});
+    let body = json!({"inputs": [input]});
+    for _ in 0..2 {
+        let serve = async {
+            let asked = triton.next_request().await;
+            proxy.hold();
+            (asked, Instant::now())
+        };
+        let asking = gateway.post("/v2/models/classifier/infer", &body);
+        let (answer, (_asked, held)) = tokio::join!(asking, serve);
+        assert_eq!(answer.status, 503, "{answer:?}");
+        // It is asked every 2 s which models it has, and has 10 s for the answer.
+        let took = held.elapsed();
+        assert!(took < Duration::from_secs(13), "{took:?}");
+        // And it comes back.
+        proxy.release();
+        while !gateway.refusal().await.contains("no supported model") {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
