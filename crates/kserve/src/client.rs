@@ -134,6 +134,24 @@ pub enum ConnectError {
     },
 }
 
+impl ConnectError {
+    /// Whether the server's machine said nothing in time: it did not refuse.
+    pub fn is_silence(&self) -> bool {
+        let Self::Connect { source, .. } = self else {
+            return false;
+        };
+        let mut cause: Option<&dyn std::error::Error> = Some(source);
+        while let Some(error) = cause {
+            let io = error.downcast_ref::<std::io::Error>();
+            if io.is_some_and(|io| io.kind() == std::io::ErrorKind::TimedOut) {
+                return true;
+            }
+            cause = error.source();
+        }
+        false
+    }
+}
+
 /// What an address that is reached over TLS starts with.
 pub const HTTPS: &str = "https://";
 
@@ -346,6 +364,25 @@ mod tests {
             let endpoint = endpoint(address, &options).unwrap();
             assert_eq!(endpoint.uri().to_string(), uri);
             assert!(endpoint.get_tcp_nodelay());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_says_nothing_is_not_one_that_refuses() {
+        let refuses = || std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        for (network, is_silent) in [
+            (Network::new(|_, _| Box::pin(std::future::pending())), true),
+            (
+                Network::new(move |_, _| Box::pin(async move { Err(refuses()) })),
+                false,
+            ),
+        ] {
+            let options = TransportOptions {
+                network: Some(network),
+                ..TransportOptions::default()
+            };
+            let error = connect("server:1", &options).await.unwrap_err();
+            assert_eq!(error.is_silence(), is_silent, "{error:?}");
         }
     }
 

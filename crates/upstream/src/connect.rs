@@ -72,13 +72,15 @@ impl NotReady {
         Self::Rpc(error)
     }
 
-    /// Whether the server said nothing in time.
+    /// Whether something was not answered in time; other things may have been.
     fn is_silence(&self) -> bool {
-        matches!(
-            self,
-            Self::Rpc(RpcError::TimedOut { .. })
-                | Self::Triton(triton::NotReady::Rpc(RpcError::TimedOut { .. }))
-        )
+        match self {
+            Self::Transport(error) => error.is_silence(),
+            Self::Rpc(error) | Self::Triton(triton::NotReady::Rpc(error)) => {
+                matches!(error, RpcError::TimedOut { .. })
+            }
+            _ => false,
+        }
     }
 }
 
@@ -87,6 +89,7 @@ pub async fn keep_connected(slot: Arc<WorkerSlot>, connector: Arc<Connector>) {
     let mut backoff = BACKOFF_MIN;
     let mut last_reason = String::new();
     loop {
+        slot.pulse.listen();
         match connect_and_serve(&slot, &connector).await {
             Ok((reason, requests)) => {
                 backoff = BACKOFF_MIN;
@@ -97,8 +100,8 @@ pub async fn keep_connected(slot: Arc<WorkerSlot>, connector: Arc<Connector>) {
                 // A server without a model for OpenAI's clients may have some for KServe's.
                 if matches!(error, NotReady::Triton(triton::NotReady::NoModel { .. })) {
                     slot.pulse.reset();
-                } else if error.is_silence() && slot.peer.is_up() {
-                    // Such a server is not watched otherwise.
+                } else if error.is_silence() && slot.peer.is_up() && !slot.pulse.was_heard() {
+                    // One with models for KServe's clients alone is not watched otherwise.
                     slot.give_up();
                 } else {
                     slot.peer.set_down();
@@ -138,6 +141,7 @@ async fn connect_and_serve(
     let metadata = kserve.server_metadata(ServerMetadataRequest {});
     let metadata = rpc::call("ServerMetadata", metadata).await;
     let metadata = metadata.map_err(NotReady::first)?;
+    slot.pulse.hear();
     let announced = |name: &String| name == names::STEP_BATCHING_EXTENSION;
     if metadata.extensions.iter().any(announced) {
         let worker = Worker::connect(slot, channel, cache, context).await?;

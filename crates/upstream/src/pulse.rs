@@ -52,6 +52,16 @@ impl Pulse {
         self.heard.store(true, Ordering::Relaxed);
     }
 
+    /// From now on, [`was_heard`](Self::was_heard) says whether there was one. For who is not watching.
+    pub fn listen(&self) {
+        self.heard.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether there was one since then.
+    pub fn was_heard(&self) -> bool {
+        self.heard.load(Ordering::Relaxed)
+    }
+
     /// Whether there has been none for too long.
     pub fn is_silent(&self) -> bool {
         *self.silent.borrow()

@@ -190,7 +190,7 @@ impl WorkerSlot {
         self.notices.send_replace(());
     }
 
-    /// It has been silent for too long, and has requests of KServe's clients.
+    /// It said nothing in time: requests of KServe's clients leave it.
     pub(super) fn give_up(&self) {
         self.peer.set_down();
         self.pulse.fall_silent();

@@ -158,8 +158,12 @@ async fn answer(
         .map_or_else(Bytes::new, |body| body.bytes.clone());
     if let Route::Generate(model) | Route::GenerateStream(model) = &route {
         let model = (&*model.name, &*model.version);
-        let time = || inflight_rest::generate::timeout(&bytes);
-        state.forward.limit_question(model, time, &mut call);
+        if state.forward.limits_question(model) {
+            let (read, size) = (bytes.clone(), bytes.len());
+            let work = move || Ok(inflight_rest::generate::timeout(&read));
+            let time = state.admission.work(size, Work::Computes, work).await?;
+            state.forward.limit_question(model, time, &mut call);
+        }
     }
     let asked = Call {
         route,

@@ -1,4 +1,5 @@
-//! The gateway over real sockets, with a scripted worker or Triton behind it and a plain HTTP client in front.
+//! The gateway with a scripted worker or Triton behind it and a plain HTTP client in front, over sockets in memory and on a
+//! paused clock, except where a test needs real ones.
 
 #![allow(
     clippy::unwrap_used,
@@ -6,7 +7,7 @@
 )]
 #![allow(
     clippy::disallowed_methods,
-    reason = "clients with real sockets and a real clock"
+    reason = "a few clients have real sockets and a real clock"
 )]
 
 mod access;

@@ -24,18 +24,20 @@ impl Forward {
         self.end_within(model, timeout(message), since, context);
     }
 
-    /// The same while the model is asked what its inputs are, which a request in other words than KServe's own needs first.
-    /// `time`: how long its client allows, as far as that is known by then. Looked at only where the model must be asked.
+    /// Whether a request in other words than KServe's own may be ended while the model is asked what its inputs are.
+    pub fn limits_question(&self, model: (&str, &str)) -> bool {
+        !self.knows_metadata(model) && self.table.ends_late_requests(model.0, model.1)
+    }
+
+    /// Ends it then. `time`: how long its client allows, as far as that is known before the model's inputs are.
     pub fn limit_question(
         &self,
         model: (&str, &str),
-        time: impl FnOnce() -> Option<Duration>,
+        time: Option<Duration>,
         context: &mut CallContext,
     ) {
-        if !self.knows_metadata(model) {
-            let since = context.since.unwrap_or_else(Instant::now);
-            self.end_within(model, time(), since, context);
-        }
+        let since = context.since.unwrap_or_else(Instant::now);
+        self.end_within(model, time, since, context);
     }
 
     fn end_within(

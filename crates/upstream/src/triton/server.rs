@@ -24,6 +24,7 @@ use crate::model::dialect::{self, Surroundings, TritonModel};
 use crate::model::served::{MAX_NAME_BYTES, Protocol, ServedModel};
 use crate::peer::Served;
 use crate::pool::Pool;
+use crate::pulse::Pulse;
 use crate::registry::Registry;
 use crate::rpc::{self, RpcError};
 use crate::slot::WorkerSlot;
@@ -111,10 +112,11 @@ impl Server {
             }
             index => index?,
         };
+        slot.pulse.hear();
         list(slot, &pool, &index);
         let mut server = Self {
             name,
-            configs: configs(&pool, &index).await?,
+            configs: configs(&pool, &index, &slot.pulse).await?,
             pool,
             index,
             connections: Vec::new(),
@@ -244,7 +246,7 @@ impl Server {
                 continue;
             }
             list(slot, &self.pool, &index);
-            let configs = match configs(&self.pool, &index).await {
+            let configs = match configs(&self.pool, &index, &slot.pulse).await {
                 Ok(configs) => configs,
                 Err(error) => return rpc::describe(&error),
             };
@@ -297,12 +299,13 @@ async fn index(pool: &Pool) -> Result<Index, RpcError> {
     Ok(models.map(|model| (model.name, model.version)).collect())
 }
 
-/// The models' configurations, all of them in time or none.
-async fn configs(pool: &Pool, index: &Index) -> Result<Configs, RpcError> {
+/// The models' configurations, all of them in time or none. Each is a sign of life.
+async fn configs(pool: &Pool, index: &Index, pulse: &Pulse) -> Result<Configs, RpcError> {
     let read = async {
         let mut configs = Configs::new();
         for name in names(index).into_iter().take(MAX_MODELS) {
             configs.insert(name.to_owned(), config(pool, name).await?);
+            pulse.hear();
         }
         Ok(configs)
     };
