@@ -16,7 +16,7 @@ use turmoil::net::TcpStream;
 use crate::client::{self, Caller, GRPC_PORT, KEY, MOMENT, Upload};
 use crate::determinism::elapsed;
 use crate::oracle::{Answer, End, Invariant, STOPPED};
-use crate::plan::Ask;
+use crate::plan::{Ask, Plan};
 use crate::question::Question;
 use crate::shared::Shared;
 use crate::worker::{CONNECTIONS, PORT};
@@ -208,12 +208,16 @@ async fn check_gateway(gateway: usize, shared: &Rc<Shared>) -> turmoil::Result {
     Ok(())
 }
 
-/// Opens connections to a worker, which must have places for them: the gateway has a few of them, and had as many before
-/// each partition.
+/// Connections that a worker takes: each gateway has a few of them, and had as many before each partition, which the
+/// simulated network keeps.
+pub(crate) fn connections(plan: &Plan, worker: usize) -> usize {
+    CONNECTIONS + OWN_CONNECTIONS * plan.gateways * plan.partitions(worker)
+}
+
+/// Opens connections to a worker, which must have places for them: the gateways have a few of them.
 async fn check_connections(worker: usize, shared: &Shared) {
     let mut open = Vec::new();
-    let own = OWN_CONNECTIONS * shared.plan.gateways;
-    let free = CONNECTIONS.saturating_sub(own * (1 + shared.plan.partitions(worker)));
+    let free = CONNECTIONS - OWN_CONNECTIONS * shared.plan.gateways;
     let worker = &*shared.workers[worker].name;
     for _ in 0..free {
         match timeout(MOMENT, TcpStream::connect((worker, PORT))).await {

@@ -79,8 +79,8 @@ impl Said {
         self.turns.of(|prompt| has_text(prompt, text), elapsed())
     }
 
-    /// Another process begins: what waited at the one before is over.
-    pub(crate) fn begin_process(&mut self) {
+    /// A process has ended: what waited for its turn there waits no more.
+    pub(crate) fn end_process(&mut self) {
         self.turns.end_all(elapsed());
     }
 

@@ -62,7 +62,10 @@ pub(crate) fn begin_fault(sim: &mut Sim<'_>, shared: &Shared, kind: FaultKind) {
         }
     }
     match kind {
-        FaultKind::Crash(_) | FaultKind::PowerLoss(_) => sim.crash(other),
+        FaultKind::Crash(place) | FaultKind::PowerLoss(place) => {
+            sim.crash(other);
+            shared.workers[place].said().end_process();
+        }
         FaultKind::Leave(place) => shared.workers[place].leave.notify_one(),
         FaultKind::Cut(place) => shared.workers[place].cuts.cut(),
         _ => {}

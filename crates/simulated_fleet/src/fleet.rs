@@ -15,7 +15,9 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 use turmoil::{Builder, Sim};
 
-use crate::audit::{PLACES, PLACES_OF_ONE, after, audit, caller, check_lost, watch_workers};
+use crate::audit::{
+    PLACES, PLACES_OF_ONE, after, audit, caller, check_lost, connections, watch_workers,
+};
 use crate::client::{self, Caller, GRPC_PORT, HTTP_PORT, KEY};
 use crate::determinism::{Determinism, EPOCH, elapsed};
 use crate::executor::Moves;
@@ -84,9 +86,10 @@ fn simulate(seed: u64, prints: bool) -> Report {
     let moves = ambush.map(|ambush| Arc::new(Mutex::new(Moves::new(ambush.from, ambush.tokens))));
     let shared = {
         let workers = plan.workers.iter().enumerate();
-        let workers = workers.map(|(place, plan)| {
+        let workers = workers.map(|(place, one)| {
             let name = format!("worker-{place}");
-            Rc::new(WorkerHost::new(name, *plan, moves.clone()))
+            let connections = connections(&plan, place);
+            Rc::new(WorkerHost::new(name, *one, moves.clone(), connections))
         });
         Rc::new(Shared {
             workers: workers.collect(),

@@ -2,6 +2,10 @@
 //! for a broken invariant one line that repeats it.
 
 #![allow(clippy::print_stdout, reason = "a command")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "not simulated: it starts simulations"
+)]
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

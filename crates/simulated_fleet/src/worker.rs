@@ -38,13 +38,22 @@ pub(crate) struct WorkerHost {
     said: Arc<Mutex<Said>>,
     /// Of the request whose way over all workers is followed.
     moves: Option<Arc<Mutex<Moves>>>,
+    /// How many it takes.
+    connections: usize,
 }
 
 impl WorkerHost {
-    pub(crate) fn new(name: String, plan: WorkerPlan, moves: Option<Arc<Mutex<Moves>>>) -> Self {
+    /// One that takes so many connections.
+    pub(crate) fn new(
+        name: String,
+        plan: WorkerPlan,
+        moves: Option<Arc<Mutex<Moves>>>,
+        connections: usize,
+    ) -> Self {
         Self {
             name,
             plan,
+            connections,
             leave: Arc::default(),
             executor: RefCell::default(),
             starts: Cell::new(0),
@@ -102,7 +111,7 @@ impl WorkerHost {
             sequences: self.plan.max_batch_size as usize,
             blocks: self.plan.blocks as usize,
         };
-        self.said.lock().begin_process();
+        self.said.lock().end_process();
         let executor = Arc::new(Watched::new(
             self.name.clone(),
             (executor, room),
@@ -115,7 +124,7 @@ impl WorkerHost {
             assets: byte_model_files().into_iter().collect(),
             drain_timeout: self.plan.drain,
             max_queued_requests: self.plan.max_queued_requests,
-            max_grpc_connections: CONNECTIONS,
+            max_grpc_connections: self.connections,
             ..WorkerOptions::default()
         };
         let address = (turmoil::lookup(self.name.as_str()), PORT).into();

@@ -1,6 +1,10 @@
 //! Some seeds of the simulated fleet: nothing is broken, and the same seed is the same history.
 
 #![allow(clippy::print_stdout, reason = "what CI shows of a failure")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "not simulated: it starts simulations"
+)]
 
 use std::path::Path;
 
