@@ -1,6 +1,6 @@
 //! What every other crate builds on and that belongs to no single one: accepting connections and noticing their end,
-//! work that may block, threads that last, printing an error with its causes on one line, reading files up to a size limit, and the
-//! content hash that shows whether two processes have the same files, and the time of day.
+//! work that may block, threads that last, printing an error with its causes on one line, reading files up to a size
+//! limit, the content hash that shows whether two processes have the same files, and the time of day.
 
 pub mod accept;
 pub mod blocking;

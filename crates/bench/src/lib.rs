@@ -3,6 +3,8 @@
 //! Knows the two wires and how to count on them. Deliberately knows nothing of how a gateway, a
 //! worker or an executor works inside: what is measured is a process id and an address.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
 mod cli;
 mod floor;
 mod load;

@@ -1,5 +1,5 @@
-//! Any handler as one type. Owns that the compiler makes what axum puts around a handler once, and not once for each of
-//! them: that was a third of compiling the gateway. Knows nothing of what handlers do.
+//! Any handler as one type. Owns that the compiler makes what axum puts around a handler once, and not for each of more
+//! than fifty. Knows nothing of what handlers do.
 
 use std::sync::Arc;
 

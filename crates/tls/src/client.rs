@@ -76,6 +76,10 @@ impl ClientTls {
     ///
     /// # Errors
     /// [`HandshakeError`].
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "`inflight_base`, which has the place for it, uses this crate"
+    )]
     pub async fn connect<S>(&self, host: &str, stream: S) -> Result<TlsStream<S>, HandshakeError>
     where
         S: AsyncRead + AsyncWrite + Unpin,

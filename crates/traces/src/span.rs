@@ -60,6 +60,10 @@ pub struct Spans {
 }
 
 impl Spans {
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "this crate uses no other of the repository"
+    )]
     pub(crate) fn new(scope: &InstrumentationScope) -> Self {
         Self {
             now: (Instant::now(), SystemTime::now()),

@@ -59,6 +59,10 @@ impl Tracer {
     ///
     /// # Errors
     /// The endpoint, or one of OpenTelemetry's variables, is invalid.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "this crate uses no other of the repository"
+    )]
     pub fn start(
         options: &TraceOptions,
         on_dropped: impl Fn(u64) + Send + Sync + 'static,

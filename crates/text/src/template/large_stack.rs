@@ -7,6 +7,10 @@ pub(super) const MAX_SOURCE: usize = 32 * 1024;
 pub(super) const STACK_BYTES: usize = 64 << 20;
 
 /// What `work` returns; `None`: it panicked, or its thread cannot be started.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "its caller waits for it: nothing else runs meanwhile"
+)]
 pub(super) fn on_large_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(STACK_BYTES);

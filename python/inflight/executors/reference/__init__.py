@@ -5,6 +5,7 @@
     numpy         the small runner, to be read and to be compared with transformers
     pytorch       the fast runner, on a GPU or a CPU
     parallel      ranks: how they meet, lead and follow
+    transfer      blocks of the cache that travel between workers
     executor      the executor protocol: the engine's thread, waiting and time
     interpreter   what Python does for itself while streams wait
     preparation   guides, adapters and images, before the engine sees a request
