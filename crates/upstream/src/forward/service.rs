@@ -53,7 +53,10 @@ impl Forward {
     /// Whether nobody needs to be asked about this model and version.
     pub(super) fn knows_metadata(&self, (model, version): (&str, &str)) -> bool {
         let key = (model.to_owned(), version.to_owned());
-        self.known_metadata(&key).is_some()
+        let known = self.metadata.lock();
+        known
+            .get(&key)
+            .is_some_and(|(since, _)| since.elapsed() < METADATA_AGE)
     }
 }
 
