@@ -51,6 +51,9 @@ class Steps:
     def share(self, count: int) -> None:
         pass
 
+    def wait_for_memory(self) -> None:
+        """Nothing to wait for: all is done in one stream."""
+
     @contextmanager
     def queueing(self) -> Iterator[None]:
         yield
