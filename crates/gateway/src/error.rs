@@ -7,6 +7,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use inflight_anthropic::error as anthropic;
 use inflight_openai::ApiError;
+use inflight_upstream::delivery::GivenUp;
 use tonic::Code;
 
 /// What OpenAI's clients read before `retry-after`, which has no parts of seconds.
@@ -162,9 +163,18 @@ pub(crate) fn no_worker() -> ApiError {
     ApiError::unavailable("No worker of the model is ready. Retry later.")
 }
 
-/// 503: what is still open when the grace period is over.
-pub(crate) fn shutting_down() -> ApiError {
-    ApiError::unavailable("The gateway is shutting down. Retry the request.")
+/// 504, or 503 for what is still open when the grace period is over.
+pub(crate) fn given_up(why: GivenUp) -> ApiError {
+    match why {
+        GivenUp::NoOutput(limit) => ApiError::timeout(format!(
+            "The model generated nothing within {} s. Retry later.",
+            limit.as_secs()
+        )),
+        GivenUp::TimedOut => ApiError::timeout("The request timed out."),
+        GivenUp::ShuttingDown => {
+            ApiError::unavailable("The gateway is shutting down. Retry the request.")
+        }
+    }
 }
 
 /// 400: prompt and requested tokens do not fit, with the numbers.

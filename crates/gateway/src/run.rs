@@ -290,14 +290,7 @@ async fn serve_ports<L: Listener>(
         state.start_draining();
         steps.shut_down();
     };
-    let interrupt = || {
-        state.ending.begin();
-        for slot in state.table.workers().iter() {
-            for connection in slot.connections().iter() {
-                connection.fail_all("the gateway is shutting down");
-            }
-        }
-    };
+    let interrupt = || state.ending.begin();
     let router = router::router(Arc::clone(&state));
     server::serve(
         Port { listener, tls },

@@ -201,15 +201,6 @@ impl Connection {
         self.transport.stop(handle);
     }
 
-    /// Ends a handle whose time has run out, with an error.
-    pub fn time_out(&self, handle: Handle) {
-        let why = Status::deadline_exceeded("the request's time has run out");
-        let handles = &self.registry.handles;
-        if handles.fail(handle, &why, Instant::now()).is_some() {
-            self.transport.stop(handle);
-        }
-    }
-
     /// Ends the handles whose client has read nothing for `patience`; looks at most once a second.
     pub fn sweep_stalled(&self, now: Instant, patience: Duration) {
         for (handle, _) in self.registry.handles.sweep_stalled(now, patience) {

@@ -16,6 +16,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use tokio::time::Instant;
@@ -31,6 +33,10 @@ use crate::trace::Trace;
 /// under a request that it has already moved. No more, because a request that itself ends servers must not
 /// reach all of them.
 const MOST_SERVERS: usize = 3;
+
+/// How long after its deadline a request is ended here. A worker ends it earlier and reports that; this is for
+/// servers that do not support deadlines or do not answer.
+pub const DEADLINE_GRACE: Duration = Duration::from_millis(250);
 
 /// How far an answer that has begun may continue at other servers.
 #[derive(Clone, Copy, Debug)]
@@ -311,18 +317,26 @@ async fn wait<R: Deliverable>(
     }
 }
 
-/// Resolves when a request is to end, to why.
-pub async fn ended(ending: Ending, deadline: Option<Instant>) -> GivenUp {
-    let timed_out = async {
-        match deadline {
-            Some(deadline) => tokio::time::sleep_until(deadline).await,
-            None => std::future::pending().await,
+/// Resolves when a request is to end, to why. The same one is asked before and after its first output.
+pub type Until = BoxFuture<'static, GivenUp>;
+
+/// At its deadline, or when the gateway's grace is over.
+pub fn until(ending: &Ending, deadline: Option<Instant>) -> Until {
+    let ending = ending.clone();
+    let Some(deadline) = deadline else {
+        return async move {
+            ending.begun().await;
+            GivenUp::ShuttingDown
+        }
+        .boxed();
+    };
+    let until = async move {
+        tokio::select! {
+            () = tokio::time::sleep_until(deadline) => GivenUp::TimedOut,
+            () = ending.begun() => GivenUp::ShuttingDown,
         }
     };
-    tokio::select! {
-        () = timed_out => GivenUp::TimedOut,
-        () = ending.begun() => GivenUp::ShuttingDown,
-    }
+    until.boxed()
 }
 
 /// Resolves to the limit when its time has come; never without one.

@@ -1,11 +1,7 @@
 //! Sends the prompts of a request to a worker. Owns that work nobody waits for is stopped; the table
-//! picks the worker, and `delivery` decides when a request goes to another one.
+//! picks the worker, and `delivery` decides when a request goes to another one and when it is given up.
 
 use std::sync::Arc;
-use std::time::Duration;
-
-use tokio::task::AbortHandle;
-use tokio::time::Instant;
 
 use super::connection::Connection;
 use super::delivery::Tried;
@@ -17,10 +13,6 @@ use super::prompt_request::PromptRequest;
 use super::registry::Sequences;
 use super::request_queue::NotSent;
 use super::table::{ModelEntry, Suits};
-
-/// How long after its deadline a request is ended here. A worker ends it earlier and reports that; this is for
-/// servers that do not support deadlines or do not answer.
-pub(crate) const DEADLINE_GRACE: Duration = Duration::from_millis(250);
 
 /// Why a request is with no worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +105,6 @@ fn send_all(
         is_context: prompts
             .iter()
             .any(|prompt| matches!(prompt.phases, Phases::Context)),
-        timer: None,
         placed,
     };
     for (prompt, index) in prompts.iter().zip(0u32..) {
@@ -145,9 +136,6 @@ fn send_all(
             handles.handles.push(handle);
         }
     }
-    if let Some(timeout) = prompts.iter().filter_map(|prompt| prompt.timeout).min() {
-        handles.end_after(timeout);
-    }
     Ok(Dispatched {
         inbox,
         handles,
@@ -163,29 +151,11 @@ pub struct OpenHandles {
     sequences: u32,
     /// Whether they are for the context phase alone.
     is_context: bool,
-    /// Ends them at their deadline.
-    timer: Option<AbortHandle>,
     /// Why the worker was picked, where its reports are heard.
     placed: Option<Placed>,
 }
 
 impl OpenHandles {
-    /// Ends all that are open after `timeout`.
-    fn end_after(&mut self, timeout: Duration) {
-        let Some(end) = Instant::now().checked_add(timeout.saturating_add(DEADLINE_GRACE)) else {
-            return;
-        };
-        let connection = Arc::clone(&self.connection);
-        let handles = self.handles.clone();
-        let timer = tokio::spawn(async move {
-            tokio::time::sleep_until(end).await;
-            for handle in handles {
-                connection.time_out(handle);
-            }
-        });
-        self.timer = Some(timer.abort_handle());
-    }
-
     /// How many handles there are.
     pub fn count(&self) -> usize {
         self.handles.len()
@@ -235,9 +205,6 @@ impl OpenHandles {
 
 impl Drop for OpenHandles {
     fn drop(&mut self) {
-        if let Some(timer) = &self.timer {
-            timer.abort();
-        }
         // The connection has forgotten the handles that ended by themselves, and sends no stop for them.
         for &handle in &self.handles {
             self.connection.cancel(handle);

@@ -19,7 +19,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use inflight_kserve::inference::{ModelInferRequest, ModelMetadataResponse};
 use inflight_kserve::stop::asks_to_stop;
 use parking_lot::Mutex;
@@ -34,7 +33,7 @@ use self::prompt::{Prompt, text_bytes};
 use self::responses::{Responses, may_share};
 pub use self::service::ForwardCall;
 use self::stream_start::StreamStart;
-use super::delivery::{CallContext, ResumeLimits, deliver, ended};
+use super::delivery::{CallContext, ResumeLimits, deliver, until};
 use super::ending::Ending;
 use super::slot::WorkerSlot;
 use super::stops::{Source, Stops};
@@ -182,7 +181,7 @@ impl Forward {
             prepared: &prepared,
             stream: None,
         };
-        let mut until = ended(self.ending.clone(), context.deadline).boxed();
+        let mut until = until(&self.ending, context.deadline);
         deliver(&mut start, &context, &mut until, &self.metrics.retries).await?;
         context.trace.output(Instant::now());
         let stream = start.stream.map(|stream| stream.until(until));

@@ -1,18 +1,20 @@
 //! The server of a started request, and the old server while a new one is on trial. Owns that work nobody waits for is
-//! stopped, and what the log says of a move. When a request moves is [`Survival`]'s; what is
+//! stopped, when a started request is given up, and what the log says of a move. When a request moves is [`Survival`]'s; what is
 //! sent and how an answer is read is its adapter's.
 
+use std::fmt;
 use std::sync::Arc;
-use std::task::Context;
+use std::task::{Context, Poll, ready};
 
+use futures_util::FutureExt;
 use tokio::time::Instant;
 
+use super::delivery::{GivenUp, Until};
 use super::inbox::Notice;
 use super::survival::{Mover, Step, Survival, Work};
 use crate::metrics::RetryReason;
 
 /// See the module.
-#[derive(Debug)]
 pub struct Holding<M: Mover> {
     request_id: Arc<str>,
     work: M::Work,
@@ -20,9 +22,16 @@ pub struct Holding<M: Mover> {
     former: Option<Box<M::Work>>,
     /// `None`: it ends with its server.
     moving: Option<Box<Moving<M>>>,
+    /// When it is to end; `None`: who waits for its first output sees to that.
+    until: Option<Until>,
 }
 
-#[derive(Debug)]
+impl<M: Mover> fmt::Debug for Holding<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Holding").finish_non_exhaustive()
+    }
+}
+
 struct Moving<M: Mover> {
     request: M,
     survival: Survival<M::Error>,
@@ -57,7 +66,25 @@ impl<M: Mover> Holding<M> {
             work,
             former: None,
             moving,
+            until: None,
         }
+    }
+
+    /// Its first output has come: from here on it asks `until` itself.
+    pub fn until(&mut self, until: Until) {
+        self.until = Some(until);
+    }
+
+    /// Ready once it is to end, with why. To be asked where there is no output, and not with every one.
+    pub fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<GivenUp> {
+        let Some(until) = &mut self.until else {
+            return Poll::Pending;
+        };
+        let why = ready!(until.poll_unpin(context));
+        if let Some(moving) = &self.moving {
+            moving.survival.given_up();
+        }
+        Poll::Ready(why)
     }
 
     /// At the server that has it.

@@ -95,9 +95,6 @@ pub trait Mover {
 
     /// Tokens that were generated of what has not ended.
     fn generated_tokens(&self) -> usize;
-
-    /// Its deadline has passed.
-    fn timed_out(&self) -> Self::Error;
 }
 
 /// What is known of a request that can move, from its beginning on.
@@ -106,8 +103,6 @@ pub struct Movable {
     pub way: Way,
     /// Tokens of all its prompts.
     pub prompt_tokens: usize,
-    /// When it must have been answered.
-    pub deadline: Option<Instant>,
 }
 
 /// Whether the server that has a request may get it again. One that is full or has done its part has nothing against it.
@@ -404,11 +399,6 @@ impl<E> Survival<E> {
                 self.retry = None;
             }
             let time = Instant::now();
-            let deadline = self.request.deadline;
-            if notice.is_none() && deadline.is_some_and(|deadline| deadline <= time) {
-                self.moves.fail();
-                return Step::Failed(request.timed_out());
-            }
             let tokens = self.request.prompt_tokens + request.generated_tokens();
             if request.is_over() || !self.may_move(reason, tokens, time) {
                 return self.give_up();
@@ -462,6 +452,13 @@ impl<E> Survival<E> {
                 });
             }
             None => {}
+        }
+    }
+
+    /// Notes that it was given up, perhaps while it waited for a server.
+    pub fn given_up(&self) {
+        if matches!(self.cause, Some(Cause::Lost(..) | Cause::HandOver(_))) {
+            self.moves.fail();
         }
     }
 

@@ -37,7 +37,7 @@ const CRATE: Arrows = &[
     ("dispatch", &["connection", "delivery", "handles", "inbox", "phases", "placement", "prompt_request", "registry", "request_queue", "table"]),
     ("transcript", &[]),
     ("survival", &["delivery", "dispatch", "inbox", "metrics", "process"]),
-    ("holding", &["inbox", "metrics", "survival"]),
+    ("holding", &["delivery", "inbox", "metrics", "survival"]),
     ("forward", &["classify", "connection", "delivery", "dispatch", "ending", "holding", "inbox", "metrics", "model", "placement", "pool", "process", "rpc", "shared_stream", "slot", "stops", "survival", "table", "transcript", "visit"]),
     ("inflight", &["chat_templates", "connection", "context", "handles", "metrics", "model", "peer", "phases", "placement", "pool", "prompt_request", "registry", "request_queue", "rpc", "slot"]),
     ("triton", &["chat_templates", "classify", "connection", "context", "handles", "inbox", "metrics", "model", "peer", "pool", "prompt_request", "pulse", "registry", "request_queue", "rpc", "slot", "trace"]),

@@ -65,8 +65,6 @@ impl Mover for Request {
     fn generated_tokens(&self) -> usize {
         3
     }
-
-    fn timed_out(&self) {}
 }
 
 /// A request that has begun, and continues in this way.
@@ -74,7 +72,6 @@ fn begun_in(way: Way) -> Survival<()> {
     let request = Movable {
         way,
         prompt_tokens: 7,
-        deadline: None,
     };
     let limits = ResumeLimits {
         most: 16,

@@ -42,7 +42,6 @@ pub(super) fn prompts_mover(
     let movable = Movable {
         way,
         prompt_tokens: prompts.map(|prompt| prompt.tokens.len()).sum(),
-        deadline: context.deadline,
     };
     let metrics = state.metrics.upstream.resumes.clone();
     Some((

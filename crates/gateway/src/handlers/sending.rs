@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use inflight_openai::ApiError;
 use inflight_text::StopMatcher;
-use inflight_upstream::delivery::{CallContext, Deliverable, GivenUp, Sent, Tried, deliver};
+use inflight_upstream::delivery::{
+    CallContext, DEADLINE_GRACE, Deliverable, GivenUp, Sent, Tried, deliver, until,
+};
 use inflight_upstream::dispatch::NotDispatched;
 use inflight_upstream::metrics::RetryReason;
 
@@ -44,10 +46,11 @@ pub(super) async fn send(
     };
     let call = CallContext {
         first_output,
-        // Its handles end then, also when the answer has begun.
-        deadline: None,
         ..context.call()
     };
+    // Its worker knows the deadline as well.
+    let deadline = context.deadline.map(|deadline| deadline + DEADLINE_GRACE);
+    let mut until = until(&state.ending, deadline);
     let mut sending = Sending {
         state,
         prepared,
@@ -56,11 +59,10 @@ pub(super) async fn send(
         admitted: Some(admitted),
         active: None,
     };
-    // At the gateway's end the connections fail what they have.
-    let never = std::future::pending();
-    let delivered = deliver(&mut sending, &call, never, &state.metrics.upstream.retries).await;
-    delivered?;
-    sending.active.ok_or_else(ApiError::internal)
+    let retries = &state.metrics.upstream.retries;
+    deliver(&mut sending, &call, &mut until, retries).await?;
+    let active = sending.active.map(|active| active.until(until));
+    active.ok_or_else(ApiError::internal)
 }
 
 /// See the module.
@@ -153,14 +155,7 @@ impl Deliverable for Sending<'_> {
     }
 
     fn give_up(&mut self, why: GivenUp) -> ApiError {
-        let error = match why {
-            GivenUp::NoOutput(limit) => ApiError::timeout(format!(
-                "The model generated nothing within {} s. Retry later.",
-                limit.as_secs()
-            )),
-            GivenUp::TimedOut => ApiError::timeout("The request timed out."),
-            GivenUp::ShuttingDown => error::shutting_down(),
-        };
+        let error = error::given_up(why);
         if let Some(active) = &mut self.active {
             active.give_up(error.status());
         }
@@ -184,7 +179,6 @@ fn record(
         admitted,
         context.trace.clone(),
     )
-    .until(&state.ending)
 }
 
 /// The choices of an answer of which there is nothing yet.

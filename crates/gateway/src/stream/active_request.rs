@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use inflight_kserve::step::{FinishReason as WorkerReason, PromptLogProbs};
 use inflight_openai::{ApiError, FinishReason, Usage};
-use inflight_upstream::delivery::reason_of_code;
+use inflight_upstream::delivery::{Until, reason_of_code};
 use inflight_upstream::dispatch::{Dispatched, OpenHandles};
 use inflight_upstream::holding::Holding;
 use inflight_upstream::inbox::{ChoiceOutputs, Notice};
@@ -55,6 +55,12 @@ impl ActiveRequest {
             retry: None,
             record,
         }
+    }
+
+    /// Ends when `until` says so, from here on: its first output has come, or all of it.
+    pub(crate) fn until(mut self, until: Until) -> Self {
+        self.holding.until(until);
+        self
     }
 
     /// Begins anew with what was sent to another worker; what the first one answered is forgotten. Only
@@ -159,7 +165,7 @@ impl ActiveRequest {
         loop {
             match self.holding.poll(context) {
                 Step::Stays => {}
-                Step::Waits => return Poll::Pending,
+                Step::Waits => return self.poll_end(context),
                 Step::Moved((), reason) => self.note_move(reason),
                 Step::Failed(error) => {
                     self.record.failed(error.status());
@@ -169,7 +175,7 @@ impl ActiveRequest {
             self.outputs.clear();
             let inbox = &self.holding.work().inbox;
             let Poll::Ready(arrived) = inbox.poll_take(context, &mut self.outputs) else {
-                return Poll::Pending;
+                return self.poll_end(context);
             };
             let outputs = std::mem::take(&mut self.outputs);
             let result = self.take(&outputs);
@@ -222,6 +228,15 @@ impl ActiveRequest {
         }
     }
 
+    /// Pending: nothing ends it.
+    fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ApiError>> {
+        self.holding.poll_end(context).map(|why| {
+            let error = error::given_up(why);
+            self.record.failed(error.status());
+            Err(error)
+        })
+    }
+
     fn take(&mut self, outputs: &ChoiceOutputs) -> Result<(), ApiError> {
         let mut start = 0;
         for delta in &outputs.list {
@@ -244,10 +259,7 @@ impl ActiveRequest {
                     // What one cannot continue from, another computes again.
                     let of_hand_over = is_handed_over.then_some(RetryReason::Unavailable);
                     self.retry = reason_of_code(*code).or(of_hand_over);
-                    let failed = match self.record.is_ending() {
-                        true => error::shutting_down(),
-                        false => error::from_worker(*code, text, details.retry_after_ms),
-                    };
+                    let failed = error::from_worker(*code, text, details.retry_after_ms);
                     if failed.status() >= 500 && (self.retry.is_none() || !self.survives()) {
                         tracing::warn!(
                             request_id = %self.record.request_id,

@@ -192,8 +192,4 @@ impl Mover for PromptsMover {
         let running = self.generated.iter().filter_map(Generated::running);
         running.map(<[i32]>::len).sum()
     }
-
-    fn timed_out(&self) -> ApiError {
-        ApiError::timeout("The request timed out.")
-    }
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inflight_base::wall_clock;
-use inflight_upstream::ending::Ending;
 use inflight_upstream::metrics::RetryReason;
 use inflight_upstream::trace::{GeneratedCounts, Trace};
 use tokio::time::Instant;
@@ -20,8 +19,6 @@ use crate::requests::{End, Facts, OpenFacts, Requests};
 #[derive(Debug)]
 pub(crate) struct RequestRecord {
     metrics: Arc<Metrics>,
-    /// The shutdown that ends it.
-    ending: Option<Ending>,
     of_model: ModelMetrics,
     pub(super) request_id: Arc<str>,
     started: Instant,
@@ -67,7 +64,6 @@ impl RequestRecord {
         Self {
             of_model,
             metrics,
-            ending: None,
             request_id,
             started,
             sent: Instant::now(),
@@ -104,17 +100,6 @@ impl RequestRecord {
         facts.prompt(self.prompt_tokens);
         self.facts = Some(facts);
         self
-    }
-
-    /// With the shutdown that ends it.
-    pub(crate) fn until(mut self, ending: &Ending) -> Self {
-        self.ending = Some(ending.clone());
-        self
-    }
-
-    /// Whether the gateway's grace period is over.
-    pub(super) fn is_ending(&self) -> bool {
-        self.ending.as_ref().is_some_and(Ending::has_begun)
     }
 
     /// Notes the worker that has it now, `because` of what was wrong with the one before.

@@ -123,7 +123,7 @@ async fn run(
     let limit = first_ms.map(Duration::from_millis);
     let first = limit.map(|limit| (now + limit, limit));
     let deadline = ends_ms.map(|ends| now + Duration::from_millis(ends));
-    let until = ended(Ending::default(), deadline);
+    let until = until(&Ending::default(), deadline);
     let retries = Family::default();
     let context = CallContext {
         first_output: first,

@@ -11,7 +11,7 @@ use super::prompt::Prompt;
 use super::{Forward, Target};
 use crate::connection::Connection;
 use crate::delivery::{
-    CallContext, Deliverable, GivenUp, Sent, Tried, deliver, ended, reason_of_code,
+    CallContext, Deliverable, GivenUp, Sent, Tried, deliver, reason_of_code, until,
 };
 use crate::metrics::RetryReason;
 use crate::placement::Placed;
@@ -243,7 +243,7 @@ impl Forward {
             current: None,
             answer: None,
         };
-        let until = ended(self.ending.clone(), context.deadline);
+        let until = until(&self.ending, context.deadline);
         deliver(&mut call, context, until, &self.metrics.retries).await?;
         let answer = call.answer;
         answer.ok_or_else(|| Status::internal("no answer came"))

@@ -16,7 +16,7 @@ use super::failures::{given_up, in_band, lost};
 use super::responses::Responses;
 use super::said::{Novelty, cut};
 use super::stream_mover::{AtServer, StreamMover};
-use crate::delivery::{CallContext, GivenUp, reason_of_code};
+use crate::delivery::{CallContext, Until, reason_of_code};
 use crate::holding::Holding;
 use crate::inbox::Notice;
 use crate::metrics::RetryReason;
@@ -35,9 +35,7 @@ pub struct ForwardStream {
     has_started: bool,
     /// Whether the last response has come, and no failure that the request may survive.
     is_final: bool,
-    /// When it is to end. Asked only once a response has come, and not with every one.
-    ended: Option<BoxFuture<'static, GivenUp>>,
-    /// The next notice of the server. Asked as `ended` is.
+    /// The next notice of the server. Asked only once a response has come, and not with every one.
     notices: BoxFuture<'static, ()>,
     /// Holds the request's place.
     context: Arc<CallContext>,
@@ -57,14 +55,13 @@ impl ForwardStream {
             id: id.into(),
             has_started: false,
             is_final: false,
-            ended: None,
             context,
         }
     }
 
-    /// Ends when `ended` says so, from here on.
-    pub(super) fn until(mut self, ended: BoxFuture<'static, GivenUp>) -> Self {
-        self.ended = Some(ended);
+    /// Ends when `until` says so, from here on.
+    pub(super) fn until(mut self, until: Until) -> Self {
+        self.holding.until(until);
         self
     }
 
@@ -219,10 +216,7 @@ impl ForwardStream {
 
     /// Looks for what is not a response. Pending: nothing ends it.
     fn poll_events(&mut self, context: &mut Context<'_>) -> Next {
-        if self.survives()
-            && let Some(ended) = &mut self.ended
-            && let Poll::Ready(why) = ended.poll_unpin(context)
-        {
+        if let Poll::Ready(why) = self.holding.poll_end(context) {
             return self.end_with(given_up(why));
         }
         while self.notices.poll_unpin(context).is_ready() {

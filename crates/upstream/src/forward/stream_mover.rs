@@ -12,13 +12,12 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use super::call::{CallSpec, Generator};
-use super::failures::given_up;
 use super::prompt::Prompt;
 use super::responses::Responses;
 use super::said::Said;
 use super::timeout::shorten_timeout;
 use super::{Forward, OpenCall};
-use crate::delivery::{CallContext, GivenUp};
+use crate::delivery::CallContext;
 use crate::dispatch::NotDispatched;
 use crate::inbox::Notice;
 use crate::metrics::RetryReason;
@@ -146,7 +145,6 @@ impl StreamMover {
         let movable = Movable {
             way,
             prompt_tokens: ids.map_or(0, |ids| ids.count()),
-            deadline: call.deadline,
         };
         let metrics = forward.metrics.resumes.clone();
         Some((mover, Survival::new(movable, forward.limits, metrics)))
@@ -229,10 +227,6 @@ impl Mover for StreamMover {
 
     fn generated_tokens(&self) -> usize {
         self.said.tokens()
-    }
-
-    fn timed_out(&self) -> Status {
-        given_up(GivenUp::TimedOut)
     }
 }
 
