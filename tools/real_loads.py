@@ -12,7 +12,9 @@ servers, and the table; measures nothing itself.
 Weights are random. A command may begin with variables, as in a shell; `{model}` is the directory that is
 written, `{port}` a free port, `{file:PATH}` a copy of a file in which they are filled in as well, such as a
 topology of `tools/phases` or `tools/prefixes` for `inflight launch`. Where a server lists several models,
-requests go to one after the other. DIRECTORY holds Mooncake's `conversation_trace.jsonl` and
+requests go to one after the other. With `--adapters N`, N LoRA adapters are written, and requests go to those
+that a server lists: `{adapters}` is the directory that has them, `{lora_modules}` what vLLM's option of that
+name takes. DIRECTORY holds Mooncake's `conversation_trace.jsonl` and
 `synthetic_trace.jsonl`, whose lengths are scaled to a quarter; without it their loads are left out.
 """
 
@@ -36,6 +38,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from benchmark_executor import SHAPES, write_model
 
@@ -110,6 +114,7 @@ def closed(streams: int, rows: Sequence[Row], body: dict[str, Any] | None = None
 
 
 LOADS: dict[str, Load] = {
+    "64 streams, 128 + 128": closed(64, [row(128, 128)] * 256),
     "256 streams, 128 + 128": closed(256, [row(128, 128)] * 1024),
     "256 streams, 128 + 128, top-p": closed(256, [row(128, 128)] * 1024, SAMPLED),
     "1,024 streams, 128 + 128": closed(1024, [row(128, 128)] * 2048),
@@ -133,6 +138,51 @@ WARM_UP = [
     closed(1024, [row(64, 16)] * 1024),
     closed(16, [row(64, 16)] * 16, {**SAMPLED, "n": 4}),
 ]
+
+
+def adapter_tensors(config: dict[str, Any], rank: int) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Names and shapes, as PEFT writes them, of an adapter on all linear layers of a Llama."""
+    hidden, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
+    head = config.get("head_dim") or hidden // heads
+    queries, keys = heads * head, config["num_key_value_heads"] * head
+    sizes = {
+        "self_attn.q_proj": (hidden, queries),
+        "self_attn.k_proj": (hidden, keys),
+        "self_attn.v_proj": (hidden, keys),
+        "self_attn.o_proj": (queries, hidden),
+        "mlp.gate_proj": (hidden, inner),
+        "mlp.up_proj": (hidden, inner),
+        "mlp.down_proj": (inner, hidden),
+    }
+    for layer in range(config["num_hidden_layers"]):
+        for name, (inputs, outputs) in sizes.items():
+            beginning = f"base_model.model.model.layers.{layer}.{name}"
+            yield f"{beginning}.lora_A.weight", (rank, inputs)
+            yield f"{beginning}.lora_B.weight", (outputs, rank)
+
+
+def write_adapters(config: dict[str, Any], directory: Path, count: int, rank: int) -> list[Path]:
+    """Adapters of random weights, as PEFT writes them, served under the names of their directories."""
+    header, end = dict[str, Any](), 0
+    modules = set[str]()
+    for name, shape in adapter_tensors(config, rank):
+        begin, end = end, end + 2 * shape[0] * shape[1]
+        header[name] = {"dtype": "F16", "shape": list(shape), "data_offsets": [begin, end]}
+        modules.add(name.split(".")[-3])
+    about = json.dumps(header).encode()
+    about += b" " * (-len(about) % 8)
+    settings = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": rank, "bias": "none"}
+    written = []
+    for number in range(count):
+        path = directory / f"adapter-{number}"
+        path.mkdir(parents=True)
+        (path / "adapter_config.json").write_text(json.dumps({**settings, "target_modules": sorted(modules)}))
+        weights = np.random.default_rng(number).random(end // 2, np.float32) * 0.04 - 0.02
+        with (path / "adapter_model.safetensors").open("wb") as file:
+            file.write(len(about).to_bytes(8, "little") + about)
+            file.write(weights.astype(np.float16).tobytes())
+        written.append(path)
+    return written
 
 
 def arguments_of(
@@ -179,17 +229,26 @@ def problems(report: dict[str, Any]) -> list[str]:
 class Server:
     """A server under test, in its own process group."""
 
-    def __init__(self, command: str, model: Path, log: Path) -> None:
+    def __init__(self, command: str, model: Path, log: Path, adapters: Sequence[Path] = ()) -> None:
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             port = found.getsockname()[1]
         self.address = f"127.0.0.1:{port}"
         #: What it serves, once it is ready.
         self.models: list[str] = []
+        self._adapters = {path.name for path in adapters}
         self._log = log
+        places = {
+            "{model}": str(model),
+            "{port}": str(port),
+            "{adapters}": str(model.parent / "adapters"),
+            "{lora_modules}": " ".join(f"{path.name}={path}" for path in adapters),
+        }
 
         def filled(text: str) -> str:
-            return text.replace("{model}", str(model)).replace("{port}", str(port))
+            for place, value in places.items():
+                text = text.replace(place, value)
+            return text
 
         def copied(found: re.Match[str]) -> str:
             path = Path(found[1])
@@ -211,8 +270,12 @@ class Server:
                 break
             try:
                 with urllib.request.urlopen(f"http://{self.address}/v1/models", timeout=2) as answer:
-                    if listed := json.load(answer).get("data"):
-                        self.models = sorted(one["id"] for one in listed)
+                    listed = sorted(one["id"] for one in json.load(answer).get("data") or ())
+                    if self._adapters:
+                        # Also as `model:adapter`.
+                        listed = [name for name in listed if name.rpartition(":")[2] in self._adapters]
+                    if listed and len(listed) >= len(self._adapters):
+                        self.models = listed
                         return spent
             except (urllib.error.URLError, OSError, ValueError):
                 time.sleep(0.2)
@@ -239,9 +302,10 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         write_model(options.shape, model)
         config = json.loads((model / "config.json").read_text())
         (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": MAX_LENGTH}))
+        adapters = write_adapters(config, directory / "adapters", options.adapters, options.adapter_rank)
         for name, _, command in (server.partition("=") for server in options.server):
             log = options.logs / f"{name}-{options.shape}.log"
-            server = Server(command, model, log)
+            server = Server(command, model, log, adapters)
             try:
                 print(f"{name}: ready after {server.wait_until_ready():.0f} s", file=sys.stderr, flush=True)
                 for seed, load in enumerate(WARM_UP, 1000):
@@ -315,6 +379,8 @@ def main() -> None:
     parser.add_argument(
         "--length-scale", type=float, help="multiplies lengths, except of traces, to try a load without a GPU"
     )
+    parser.add_argument("--adapters", type=int, default=0, help="LoRA adapters that requests share out")
+    parser.add_argument("--adapter-rank", type=int, default=16, help="their rank; default: 16")
     parser.add_argument("--load", action="append", help="only loads whose names contain this")
     parser.add_argument("--client", default="inflight", help="command of the load generator")
     parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()), help="of the servers")

@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from safetensors.numpy import load_file
+
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools"))
-from real_loads import LOADS, WARM_UP, Load, arguments_of, problems, returning, row, table
+from real_loads import LOADS, WARM_UP, Load, arguments_of, problems, returning, row, table, write_adapters
 
 
 def quantiles(value: float) -> dict[str, float]:
@@ -98,3 +100,23 @@ def test_groups_have_rows_of_their_own() -> None:
 def test_problems_are_named() -> None:
     assert problems({"error": "no connection"}) == ["no connection"]
     assert problems({"groups": {"a": group(), "b": group(first_problem=None)}}) == ["HTTP 503"]
+
+
+def test_adapters_are_those_that_peft_writes(tmp_path: Path) -> None:
+    config = {
+        "hidden_size": 8,
+        "intermediate_size": 12,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 3,
+    }
+    paths = write_adapters(config, tmp_path, 2, 4)
+    assert [path.name for path in paths] == ["adapter-0", "adapter-1"]
+    first, second = (load_file(path / "adapter_model.safetensors") for path in paths)
+    assert len(first) == len(second) == 3 * 7 * 2
+    at = "base_model.model.model.layers.2.self_attn"
+    assert first[f"{at}.k_proj.lora_A.weight"].shape == (4, 8)
+    assert first[f"{at}.k_proj.lora_B.weight"].shape == (4, 4)
+    assert all((first[name] != second[name]).any() for name in first)
+    settings = json.loads((paths[0] / "adapter_config.json").read_text())
+    assert (settings["r"], len(settings["target_modules"])) == (4, 7)
