@@ -4,15 +4,14 @@
 use std::sync::Arc;
 
 use inflight_openai::chat::{ChatRequest, ToolChoice, Tools};
-use inflight_openai::{ApiError, Guide, GuideKind, ReasoningField};
+use inflight_openai::{ApiError, Guide, GuideKind};
 use inflight_parsers::{Format, ParserOptions, ToolFormat};
-use inflight_text::TextModel;
 use inflight_upstream::model::capability::{Capability, lacks};
 use inflight_upstream::model::served::ServedModel;
 use serde_json::Value;
 
-use super::forced::{self, NEW_MISTRAL_TOKEN, Rest, forced};
-use crate::stream::answer::{AnswerOptions, CallCheck, ForcedCall};
+use super::forced::{self, NEW_MISTRAL_TOKEN, forced};
+use crate::stream::answer::{AnswerOptions, CallDemand};
 
 /// Bytes of a grammar that executors take.
 const MAX_GUIDE_BYTES: usize = 64 * 1024;
@@ -25,7 +24,6 @@ const MAX_GUIDE_BYTES: usize = 64 * 1024;
 pub(super) fn options(
     request: &mut ChatRequest,
     format: Format,
-    model: Option<&TextModel>,
     served: &ServedModel,
     prompt: &mut String,
 ) -> Result<Option<AnswerOptions>, ApiError> {
@@ -46,34 +44,22 @@ pub(super) fn options(
         return Ok(None);
     }
     let content = tools.and_then(|_| own_guide(request)).transpose()?;
-    let check = tools.map(|tools| CallCheck::new(tools, content.as_ref()));
-    let check = check.transpose()?.flatten();
+    let demand = tools.map(|tools| CallDemand::new(tools, content.as_ref()));
+    let mut demand = demand.transpose()?.flatten();
     let is_reasoning_open = format.opens_reasoning(prompt);
-    let mut guided = Guided::default();
-    let reasons = format.reasoning;
-    if let Some((tools, format)) = tools.zip(format.tools) {
+    if let (Some(demand), Some(tools), Some(writes)) = (&mut demand, tools, format.tools) {
         // A request that continues a message, or a thought, has begun already.
         let begins = request.template.add_generation_prompt && !is_reasoning_open;
         // A grammar of an answer has no room for a thought before it.
-        let content = content.as_ref().filter(|_| reasons.is_none());
+        let content = content.as_ref().filter(|_| format.reasoning.is_none());
         let content = content.map(|(schema, _)| schema);
-        let newer = |model: &TextModel| model.tokenizer().token_id(NEW_MISTRAL_TOKEN).is_some();
-        let is_new_mistral = model.is_some_and(newer);
-        guided = guide(
-            request,
-            tools,
-            format,
-            served,
-            begins,
-            is_new_mistral,
-            content,
-        );
-    }
-    if let Some(call) = &guided.call {
-        prompt.push_str(&call.prefix);
+        guide(request, demand, tools, writes, served, begins, content);
+        if let Some(call) = &demand.begun {
+            prompt.push_str(&call.prefix);
+        }
     }
     let markers = format.special_markers();
-    let markers = markers.filter_map(|marker| model?.tokenizer().token_id(marker));
+    let markers = markers.filter_map(|marker| token(served, marker));
     Ok(Some(AnswerOptions {
         format,
         parser: ParserOptions {
@@ -85,21 +71,14 @@ pub(super) fn options(
         },
         markers: markers.collect(),
         hides_reasoning: !request.include_reasoning,
-        reasoning_field: ReasoningField::default(),
         single_call: tools.is_some_and(|tools| !tools.parallel),
-        names_function: tools.is_some_and(names_function),
-        check: check.map(Arc::new),
-        call: guided.call,
-        may_drop_guide: guided.may_drop,
+        demand,
     }))
 }
 
-/// Whether `tool_choice` names a function, and not a custom tool.
-fn names_function(tools: &Tools) -> bool {
-    let ToolChoice::Function(name) = &tools.choice else {
-        return false;
-    };
-    tools.find(name).is_some_and(|tool| tool.custom.is_none())
+/// The model's token of this text, if it is one.
+fn token(served: &ServedModel, text: &str) -> Option<u32> {
+    served.text.as_deref()?.tokenizer().token_id(text)
 }
 
 /// Takes out the schema that the request's own guide holds an answer without calls to. A grammar of it would leave no
@@ -124,72 +103,52 @@ fn own_guide(request: &mut ChatRequest) -> Option<Result<(Value, &'static str), 
 
 /// The tools that may be called, as parsers need them.
 fn known(tools: &Tools) -> inflight_parsers::Tools {
-    let functions = tools.functions.iter();
-    let functions = functions.filter(|function| match &tools.choice {
-        ToolChoice::Function(name) => *name == function.name,
-        ToolChoice::Auto | ToolChoice::Required => true,
-    });
+    let functions = tools.callable();
     inflight_parsers::Tools::new(
         functions.map(|function| (function.name.as_str(), function.parameters.as_ref())),
     )
-}
-
-/// What became of a request's wish for certain calls.
-#[derive(Default)]
-struct Guided {
-    call: Option<ForcedCall>,
-    may_drop: bool,
 }
 
 /// Makes the calls come as demanded, as far as the model's format and executor can: the beginning of a call, and a
 /// grammar. What neither does is checked when the answer is there.
 fn guide(
     request: &mut ChatRequest,
+    demand: &mut CallDemand,
     tools: &Tools,
     format: ToolFormat,
     served: &ServedModel,
     begins: bool,
-    is_new_mistral: bool,
     content: Option<&Value>,
-) -> Guided {
+) {
     let all_strict = tools.functions.iter().all(|function| function.strict);
     let asked = request.generation.extensions.as_deref();
     // Neither goes with a grammar; calls are then what the model writes by itself.
     let excludes =
         asked.is_some_and(|asked| asked.beams.is_some() || asked.thinking_token_budget.is_some());
     let can_guide = lacks(served, Capability::Guide).is_none() && !excludes;
-    let mut set = |kind, text: String| {
-        if !can_guide || text.len() > MAX_GUIDE_BYTES {
-            return false;
+    let mut set = |guide: Guide| {
+        let is_set = can_guide && guide.text.len() <= MAX_GUIDE_BYTES;
+        if is_set {
+            let extensions = request.generation.extensions.get_or_insert_default();
+            extensions.guide = Some(guide);
         }
-        let extensions = request.generation.extensions.get_or_insert_default();
-        extensions.guide = Some(Guide {
-            kind,
-            text: text.into(),
-            param: "tools",
-        });
-        true
+        is_set
     };
-    if begins && let Some(guided) = forced(format, tools, can_guide, is_new_mistral) {
-        let is_guided = match &guided.rest {
-            Rest::Schema(schema) => set(GuideKind::JsonSchema, schema.to_string()),
-            Rest::Pattern(pattern) => set(GuideKind::Regex, pattern.clone()),
+    let is_new_mistral = token(served, NEW_MISTRAL_TOKEN).is_some();
+    let forced = |is_guided| forced(format, tools, is_guided, is_new_mistral);
+    if begins && let Some((call, guide)) = forced(can_guide) {
+        // No client can fix an expression that it did not write.
+        demand.may_drop_guide = !all_strict || guide.kind == GuideKind::Regex;
+        demand.begun = match set(guide) {
+            true => Some(call),
+            false => forced(false).map(|(call, _)| call),
         };
-        let is_pattern = matches!(guided.rest, Rest::Pattern(_));
-        let free = || forced(format, tools, false, is_new_mistral);
-        let call = if is_guided { Some(guided) } else { free() };
-        return Guided {
-            call: call.map(|call| ForcedCall {
-                prefix: call.prefix,
-                suffix: is_guided.then_some(call.suffix),
-            }),
-            // No client can fix an expression that it did not write.
-            may_drop: !all_strict || is_pattern,
-        };
+        return;
     }
     if tools.choice != ToolChoice::Auto {
-        return Guided::default();
+        return;
     }
+    demand.may_drop_guide = !all_strict;
     let tags = match content {
         Some(content) if lacks(served, Capability::StructuralFormats).is_none() => {
             forced::answer_or_calls(format, tools, content)
@@ -198,10 +157,6 @@ fn guide(
         None => forced::tags(format, tools).filter(|_| all_strict),
     };
     if let Some(tags) = tags {
-        set(GuideKind::StructuralTag, tags.to_string());
-    }
-    Guided {
-        call: None,
-        may_drop: !all_strict,
+        set(forced::guide(GuideKind::StructuralTag, tags.to_string()));
     }
 }

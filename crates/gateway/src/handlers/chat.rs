@@ -63,8 +63,9 @@ pub(super) fn prepare_parsed(
     image_prompt::check(&model.served, &messages)?;
     let images = state.images.read(image_prompt::images(&messages))?;
     check_truncation(&request.generation, &images)?;
-    let files = model.served.text.as_deref();
-    let format = state.formats.of(&model.entry.name, files);
+    let format = state
+        .formats
+        .of(&model.entry.name, model.served.text.as_deref());
     let ids = call_ids(format);
     let mut text = render(
         &model.served,
@@ -73,11 +74,7 @@ pub(super) fn prepare_parsed(
         &request.template,
         &mut ignored,
     )?;
-    let mut answer =
-        answer_options::options(&mut request, format, files, &model.served, &mut text)?;
-    if let Some(answer) = &mut answer {
-        answer.reasoning_field = state.reasoning_field;
-    }
+    let answer = answer_options::options(&mut request, format, &model.served, &mut text)?;
     let lora = model.adapter.as_ref().map(|adapter| adapter.task_id);
     let requested = Requested::chat(&request)
         .with_lora(lora)
@@ -99,7 +96,7 @@ pub(super) fn prepare_parsed(
         log_probs: requested.log_probs,
         generation: request.generation,
         prompts: vec![prompt],
-        answer,
+        answer: answer.map(Arc::new),
         ignored,
         images: images.into(),
         block_keys: BlockKeys::default(),

@@ -8,27 +8,11 @@
 mod pattern;
 
 use inflight_openai::chat::{FunctionTool, ToolChoice, Tools};
+use inflight_openai::{Guide, GuideKind};
 use inflight_parsers::ToolFormat;
 use serde_json::{Map, Value, json};
 
-/// An answer that is one call.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Forced {
-    /// What the prompt ends with, and the parser reads first.
-    pub prefix: String,
-    /// What the model generates.
-    pub rest: Rest,
-    /// What the parser reads after a grammar has ended the answer.
-    pub suffix: &'static str,
-}
-
-/// What follows the beginning of a call.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Rest {
-    Schema(Value),
-    /// A regular expression.
-    Pattern(String),
-}
+use crate::stream::answer::BegunCall;
 
 /// How a format writes a call.
 struct Shape {
@@ -111,15 +95,15 @@ const NEW_MISTRAL: Shape = Shape {
 /// The token that a model with [`NEW_MISTRAL`] has.
 pub(super) const NEW_MISTRAL_TOKEN: &str = "[ARGS]";
 
-/// The call that `tools` demand; `None`: they demand none, or the format has no such beginning. With a grammar, the prompt
-/// ends before the call's object and the grammar has all of it, because the arguments may end within a token. Without one,
-/// the prompt has the name already. `is_new_mistral`: the model has the token [`NEW_MISTRAL_TOKEN`].
+/// The call that `tools` demand and the grammar of what follows its beginning; `None`: they demand none, or the format has
+/// no such beginning. With a grammar, the prompt ends before the call's object and the grammar has all of it, because the
+/// arguments may end within a token. Without one, the prompt has the name already. `is_new_mistral`: the model has the token [`NEW_MISTRAL_TOKEN`].
 pub(super) fn forced(
     format: ToolFormat,
     tools: &Tools,
     is_guided: bool,
     is_new_mistral: bool,
-) -> Option<Forced> {
+) -> Option<(BegunCall, Guide)> {
     let only = match (&tools.choice, tools.functions.as_slice()) {
         (ToolChoice::Auto, _) => return None,
         (ToolChoice::Function(name), _) => Some(tools.find(name)?),
@@ -128,29 +112,40 @@ pub(super) fn forced(
     };
     let callable = only.map_or(tools.functions.as_slice(), std::slice::from_ref);
     if let Some(written) = pattern::written(format).filter(|_| is_guided) {
-        return Some(Forced {
-            prefix: written.begin.to_owned(),
-            rest: Rest::Pattern(written.calls(callable)?),
-            suffix: written.end,
-        });
+        let prefix = written.begin.to_owned();
+        let suffix = written.end;
+        let pattern = written.calls(callable)?;
+        return Some((
+            BegunCall { prefix, suffix },
+            guide(GuideKind::Regex, pattern),
+        ));
     }
     let shape = match format {
         ToolFormat::Mistral if is_new_mistral => NEW_MISTRAL,
         format => shape(format)?,
     };
     if let Some(function) = only.filter(|_| !is_guided || shape.object.is_none()) {
-        return Some(Forced {
-            prefix: format!("{}{}{}", shape.begin, function.name, shape.middle),
-            rest: Rest::Schema(function.schema()),
-            suffix: shape.end,
-        });
+        let prefix = format!("{}{}{}", shape.begin, function.name, shape.middle);
+        let suffix = shape.end;
+        return Some((BegunCall { prefix, suffix }, schema(&function.schema())));
     }
-    let [before, after, name, arguments] = shape.object?;
-    Some(Forced {
-        prefix: before.to_owned(),
-        rest: Rest::Schema(any_of(callable, name, arguments)),
-        suffix: after,
-    })
+    let [before, suffix, name, arguments] = shape.object?;
+    let prefix = before.to_owned();
+    let object = any_of(callable, name, arguments);
+    Some((BegunCall { prefix, suffix }, schema(&object)))
+}
+
+fn schema(schema: &Value) -> Guide {
+    guide(GuideKind::JsonSchema, schema.to_string())
+}
+
+/// A grammar of calls, which the request's tools ask for.
+pub(super) fn guide(kind: GuideKind, text: String) -> Guide {
+    Guide {
+        kind,
+        text: text.into(),
+        param: "tools",
+    }
 }
 
 /// Structural tags that hold the arguments of every call to their schemas and leave other text free; `None`: the
@@ -277,24 +272,31 @@ mod tests {
         seen.collect()
     }
 
+    fn schema_of(guide: &Guide) -> Option<Value> {
+        let is_schema = guide.kind == GuideKind::JsonSchema;
+        is_schema.then(|| serde_json::from_str(&guide.text).unwrap())
+    }
+
     #[test]
     fn a_forced_call_is_one_that_its_own_parser_reads() {
         for format in ToolFormat::all() {
             let named = tools(&["f", "g"], ToolChoice::Function("g".to_owned()));
             for forced in [false, true].map(|new| forced(format, &named, false, new)) {
-                let Some(forced) = forced else { continue };
-                let text = format!("{}{{\"n\": 1}}{}", forced.prefix, forced.suffix);
+                let Some((call, guide)) = forced else {
+                    continue;
+                };
+                let text = format!("{}{{\"n\": 1}}{}", call.prefix, call.suffix);
                 let expected = ["begin g", "{\"n\": 1}", "end true"];
                 assert_eq!(calls(format, &text), expected, "{format}");
-                assert_eq!(forced.rest, Rest::Schema(named.functions[1].schema()));
+                assert_eq!(schema_of(&guide), Some(named.functions[1].schema()));
             }
             let required = tools(&["f", "g"], ToolChoice::Required);
-            if let Some(forced) = forced(format, &required, true, false)
-                && let Rest::Schema(schema) = forced.rest
+            if let Some((call, guide)) = forced(format, &required, true, false)
+                && let Some(schema) = schema_of(&guide)
             {
                 let [.., arguments] = shape(format).unwrap().object.unwrap();
                 let object = format!("{{\"name\": \"f\", \"{arguments}\": {{}}}}");
-                let text = format!("{}{object}{}", forced.prefix, forced.suffix);
+                let text = format!("{}{object}{}", call.prefix, call.suffix);
                 assert_eq!(
                     calls(format, &text),
                     ["begin f", "{}", "end true"],
@@ -307,11 +309,9 @@ mod tests {
             }
         }
         let guided = |choice| forced(ToolFormat::Hermes, &tools(&["f", "g"], choice), true, false);
-        let named = guided(ToolChoice::Function("g".to_owned())).unwrap();
-        assert_eq!(named.prefix, "<tool_call>\n");
-        let Rest::Schema(schema) = named.rest else {
-            panic!("{named:?}");
-        };
+        let (call, guide) = guided(ToolChoice::Function("g".to_owned())).unwrap();
+        assert_eq!(call.prefix, "<tool_call>\n");
+        let schema = schema_of(&guide).unwrap();
         let only = schema["anyOf"].as_array().unwrap();
         assert_eq!(
             (only.len(), &only[0]["properties"]["name"]["const"]),

@@ -1,6 +1,8 @@
 //! A request that is checked, rendered and tokenized, and what is still changed in it before it is sent. Knows nothing
 //! of bodies, clients or workers' connections.
 
+use std::sync::Arc;
+
 use inflight_openai::{Generation, IgnoredFields};
 use inflight_upstream::model::capability::{Capability, has};
 use inflight_upstream::model::sampling_params::ImageFiles;
@@ -11,7 +13,7 @@ use super::locate::Located;
 use super::prompt::PreparedPrompt;
 use crate::admission::BodyMemory;
 use crate::images::{Files, Wanted};
-use crate::stream::answer::AnswerOptions;
+use crate::stream::answer::{AnswerOptions, CallDemand};
 
 /// The last of a worker's 100 levels, below all that a client may ask for.
 const LAST_LEVEL: u32 = 100;
@@ -25,7 +27,7 @@ pub(super) struct Prepared {
     /// `Some(k)`: choices report log probabilities, with k alternatives.
     pub(super) log_probs: Option<u32>,
     /// Where answers may be more than text.
-    pub(super) answer: Option<AnswerOptions>,
+    pub(super) answer: Option<Arc<AnswerOptions>>,
     pub(super) ignored: IgnoredFields,
     /// Of the one prompt of a chat.
     pub(super) images: Pictures,
@@ -99,10 +101,15 @@ impl Prepared {
         }
     }
 
-    /// Whether the answer may be unguided, and is checked when it is there.
-    pub(super) fn may_drop_guide(&self) -> bool {
-        let answer = self.answer.as_ref();
-        answer.is_some_and(|answer| answer.may_drop_guide)
+    /// What is demanded of the answer's calls.
+    pub(super) fn demand(&self) -> Option<&CallDemand> {
+        self.answer.as_ref()?.demand.as_ref()
+    }
+
+    /// Whether a grammar holds the answer.
+    pub(super) fn is_guided(&self) -> bool {
+        let extensions = self.generation.extensions.as_ref();
+        extensions.is_some_and(|extensions| extensions.guide.is_some())
     }
 
     /// Gives the prompt its images.
@@ -148,9 +155,6 @@ impl Prepared {
             if let Some(extras) = &mut prompt.params.extras {
                 extras.guide = None;
             }
-        }
-        if let Some(call) = self.answer.as_mut().and_then(|answer| answer.call.as_mut()) {
-            call.suffix = None;
         }
     }
 }

@@ -7,6 +7,7 @@ use inflight_upstream::survival::Way;
 use super::arrival::Arrival;
 use super::prepared::Prepared;
 use crate::state::AppState;
+use crate::stream::answer::CallDemand;
 
 /// Holds a place for each of its sequences.
 pub(super) fn take_places(
@@ -46,9 +47,7 @@ pub(super) async fn fetch_images(
 
 /// Compiles what its answer is checked with.
 pub(super) async fn compile_checks(state: &AppState, prepared: &Prepared) -> Result<(), ApiError> {
-    let check = prepared.answer.as_ref();
-    let check = check.and_then(|answer| answer.check.clone());
-    for grammar in check.iter().flat_map(|check| check.grammars()) {
+    for grammar in prepared.demand().into_iter().flat_map(CallDemand::grammars) {
         state.guides.compile(grammar).await?;
     }
     Ok(())
@@ -60,8 +59,9 @@ pub(super) async fn check_guide(state: &AppState, prepared: &mut Prepared) -> Re
     let Some(guide) = extensions.and_then(|extensions| extensions.guide.as_ref()) else {
         return Ok(());
     };
+    let may_drop = prepared.demand().is_some_and(|calls| calls.may_drop_guide);
     match state.guides.check(guide).await {
-        Err(error) if error.status() == 400 && prepared.may_drop_guide() => {
+        Err(error) if error.status() == 400 && may_drop => {
             prepared.drop_guide();
             Ok(())
         }

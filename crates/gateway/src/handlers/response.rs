@@ -45,9 +45,9 @@ pub(super) async fn answer(
     let timing = timing(&request, prepared);
     let resumed = request.resumed();
     let response = if prepared.generation.stream {
-        streamed(request, prepared, shape)
+        streamed(state, request, prepared, shape)
     } else {
-        complete(&mut request, prepared, shape)?
+        complete(state, &mut request, prepared, shape)?
     };
     Ok(finish(response, prepared, timing, resumed))
 }
@@ -108,7 +108,7 @@ pub(super) fn report_ignored(response: &mut Response, ignored: &IgnoredFields) {
 }
 
 /// What the answer reports in addition to text and usage.
-fn details(prepared: &Prepared) -> AnswerDetails {
+fn details(state: &AppState, prepared: &Prepared) -> AnswerDetails {
     let generation = &prepared.generation;
     let asked = generation.extensions.as_deref();
     let prompts = || -> Vec<Vec<i32>> {
@@ -117,7 +117,6 @@ fn details(prepared: &Prepared) -> AnswerDetails {
     };
     let top = asked.and_then(|asked| asked.prompt_logprobs);
     let text = prepared.model.served.text.as_ref();
-    let answer = prepared.answer.as_ref();
     let prompt_logprobs = top
         .zip(text)
         .map(|(top, text)| (top as usize, Arc::clone(text.tokenizer())));
@@ -127,8 +126,8 @@ fn details(prepared: &Prepared) -> AnswerDetails {
             .filter(|asked| asked.return_token_ids)
             .map(|_| prompts()),
         n: generation.n as usize,
-        names_function: answer.is_some_and(|answer| answer.names_function),
-        reasoning_field: answer.map_or_else(Default::default, |answer| answer.reasoning_field),
+        names_function: prepared.demand().is_some_and(|calls| calls.names_function),
+        reasoning_field: state.reasoning_field,
         usage: generation.continuous_usage,
         scored: if prompt_logprobs.is_some() {
             prompts()
@@ -157,7 +156,12 @@ fn named(mut error: ApiError, prepared: &Prepared) -> ApiError {
     error
 }
 
-fn streamed(request: ActiveRequest, prepared: &Prepared, shape: Shape) -> Response {
+fn streamed(
+    state: &AppState,
+    request: ActiveRequest,
+    prepared: &Prepared,
+    shape: Shape,
+) -> Response {
     let (id, created) = identity(shape);
     let include_usage = prepared.generation.include_usage;
     let model = &prepared.generation.model;
@@ -167,7 +171,7 @@ fn streamed(request: ActiveRequest, prepared: &Prepared, shape: Shape) -> Respon
         model,
         include_usage,
     };
-    let details = details(prepared);
+    let details = details(state, prepared);
     let indices = (0u32..).take(request.choices.len());
     let templates = indices
         .map(|index| match shape {
@@ -205,13 +209,14 @@ pub(super) fn event_stream(body: Body) -> Response {
 }
 
 fn complete(
+    state: &AppState,
     request: &mut ActiveRequest,
     prepared: &Prepared,
     shape: Shape,
 ) -> Result<Response, ApiError> {
     let (id, created) = identity(shape);
     let model = prepared.generation.model.clone();
-    let details = details(prepared);
+    let details = details(state, prepared);
     match shape {
         Shape::Chat => json(&whole::chat(request, id, created, model, &details)),
         Shape::Completion => json(&whole::completion(request, id, created, model, &details)),

@@ -233,7 +233,7 @@ fn choices(prepared: &Prepared) -> Vec<Choice> {
                 false => choice,
             };
             let choice = match &prepared.answer {
-                Some(options) => choice.with_answer(options),
+                Some(options) => choice.with_answer(options, prepared.is_guided()),
                 None => choice,
             };
             choices.push(match prepared.generation.max_tokens {

@@ -3,15 +3,15 @@
 //!
 //! Only choices of requests with tools, and of models that reason, have one.
 
-mod check;
 mod custom;
+mod demand;
 
 use std::sync::Arc;
 
-pub(crate) use check::CallCheck;
-use check::malformed_call;
 use custom::CustomInput;
-use inflight_openai::{ApiError, FinishReason, ReasoningField};
+use demand::malformed_call;
+pub(crate) use demand::{BegunCall, CallDemand};
+use inflight_openai::{ApiError, FinishReason};
 use inflight_parsers::{
     AnswerParser, CallIdForm, Delta, Deltas, Format, ParserOptions, ToolFormat,
 };
@@ -19,7 +19,7 @@ use inflight_parsers::{
 use super::choice::MAX_PIECES;
 
 /// How the choices of a request are read.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(crate) struct AnswerOptions {
     pub format: Format,
     pub parser: ParserOptions,
@@ -27,26 +27,22 @@ pub(crate) struct AnswerOptions {
     pub markers: Arc<[u32]>,
     /// Whether the answer leaves the reasoning out.
     pub hides_reasoning: bool,
-    /// What the answer calls it.
-    pub reasoning_field: ReasoningField,
     /// Whether the first call ends the choice.
     pub single_call: bool,
-    /// Whether the request demands a call of one function, by its name.
-    pub names_function: bool,
     /// What the request demands of the calls.
-    pub check: Option<Arc<CallCheck>>,
-    /// The call that the prompt has begun.
-    pub call: Option<ForcedCall>,
-    /// Whether the answer may go without its grammar, where that cannot be followed; it is checked anyway.
-    pub may_drop_guide: bool,
+    pub demand: Option<CallDemand>,
 }
 
-/// A call that the prompt has begun.
-#[derive(Clone, Debug)]
-pub(crate) struct ForcedCall {
-    pub prefix: String,
-    /// What the call ends with, where a grammar ends the answer before it.
-    pub suffix: Option<&'static str>,
+impl AnswerOptions {
+    fn begun(&self) -> Option<&BegunCall> {
+        self.demand.as_ref()?.begun.as_ref()
+    }
+
+    /// The form of the calls' ids that the model's template expects.
+    fn id_form(&self) -> CallIdForm {
+        let tools = self.format.tools;
+        tools.map_or(CallIdForm::Any, ToolFormat::call_id_form)
+    }
 }
 
 /// What a choice has reported since its last clear, as a stream has it: one event for each token that brought
@@ -66,37 +62,34 @@ pub(crate) struct Event<'a> {
 /// The state of one choice's answer.
 #[derive(Debug)]
 pub(crate) struct Answer {
+    options: Arc<AnswerOptions>,
+    /// Whether a grammar ends the answer, and with it a call that the prompt has begun.
+    is_guided: bool,
     parser: AnswerParser,
     /// Of one push.
     fresh: Deltas,
     /// The text of all events, one after another.
     text: String,
     entries: Vec<Entry>,
-    markers: Arc<[u32]>,
-    hides_reasoning: bool,
-    single_call: bool,
     is_reasoning: bool,
     /// Tokens that have been read.
     tokens: usize,
     reasoning_tokens: u64,
     complete_calls: usize,
     incomplete_calls: usize,
-    suffix: Option<&'static str>,
-    check: Option<Checked>,
+    last_call: LastCall,
+    /// The text next to the calls, where that is checked.
+    content: String,
     failure: Option<ApiError>,
-    id_form: CallIdForm,
 }
 
-/// The call that is to be checked.
-#[derive(Debug)]
-struct Checked {
-    check: Arc<CallCheck>,
+/// The call that came last, as far as something is demanded of it.
+#[derive(Debug, Default)]
+struct LastCall {
     name: String,
     arguments: String,
     /// Where it is one of a custom tool.
     custom: Option<CustomInput>,
-    /// The text next to the calls, where that is checked.
-    content: String,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -139,35 +132,24 @@ impl Kind {
 
 impl Answer {
     /// An answer of which there is nothing yet.
-    pub(crate) fn new(options: &AnswerOptions) -> Self {
+    pub(crate) fn new(options: &Arc<AnswerOptions>, is_guided: bool) -> Self {
         let mut answer = Self {
+            options: Arc::clone(options),
+            is_guided,
             parser: AnswerParser::new(options.format, options.parser.clone()),
             fresh: Deltas::default(),
             text: String::new(),
             entries: Vec::new(),
-            markers: Arc::clone(&options.markers),
-            hides_reasoning: options.hides_reasoning,
-            single_call: options.single_call,
             is_reasoning: options.parser.is_reasoning_open,
             tokens: 0,
             reasoning_tokens: 0,
             complete_calls: 0,
             incomplete_calls: 0,
-            suffix: options.call.as_ref().and_then(|call| call.suffix),
-            check: options.check.as_ref().map(|check| Checked {
-                check: Arc::clone(check),
-                name: String::new(),
-                arguments: String::new(),
-                custom: None,
-                content: String::new(),
-            }),
+            last_call: LastCall::default(),
+            content: String::new(),
             failure: None,
-            id_form: options
-                .format
-                .tools
-                .map_or(CallIdForm::Any, ToolFormat::call_id_form),
         };
-        if let Some(call) = &options.call {
+        if let Some(call) = options.begun() {
             answer.read(&call.prefix, 0, 0);
         }
         answer
@@ -175,7 +157,7 @@ impl Answer {
 
     /// Whether the token is one of the format's markers, even where it ends a sequence.
     pub(super) fn reads(&self, token: i32) -> bool {
-        u32::try_from(token).is_ok_and(|token| self.markers.contains(&token))
+        u32::try_from(token).is_ok_and(|token| self.options.markers.contains(&token))
     }
 
     /// Takes text that stop strings let through. Returns whether this ends the choice; see
@@ -188,7 +170,7 @@ impl Answer {
             self.reasoning_tokens += tokens_end.saturating_sub(self.tokens) as u64;
         }
         self.tokens = tokens_end.max(self.tokens);
-        self.failure.is_some() || self.single_call && self.complete_calls > 0
+        self.failure.is_some() || self.options.single_call && self.complete_calls > 0
     }
 
     /// Ends the answer, which ended for `reason` as text; `by_itself`: not by a stop string.
@@ -203,8 +185,11 @@ impl Answer {
         tokens_end: usize,
     ) -> Result<FinishReason, ApiError> {
         let ended_by_model = reason == FinishReason::Stop && by_itself;
-        if let Some(suffix) = self.suffix.filter(|_| ended_by_model) {
-            self.parser.push(suffix, &mut self.fresh);
+        if let Some(call) = self.options.begun()
+            && ended_by_model
+            && self.is_guided
+        {
+            self.parser.push(call.suffix, &mut self.fresh);
         }
         match ended_by_model {
             true => self.parser.finish(&mut self.fresh),
@@ -221,8 +206,8 @@ impl Answer {
         if let Some(failure) = self.failure.take() {
             return Err(failure);
         }
-        if ended_by_model && let Some(Checked { check, content, .. }) = &self.check {
-            check.end(self.complete_calls, self.incomplete_calls, content)?;
+        if ended_by_model && let Some(demand) = &self.options.demand {
+            demand.end(self.complete_calls, self.incomplete_calls, &self.content)?;
         }
         Ok(match reason {
             FinishReason::Stop if calls => FinishReason::ToolCalls,
@@ -275,11 +260,13 @@ impl Answer {
     /// Makes events of what a push found. `ended_by_model`: the model itself ended what ends here.
     fn record(&mut self, log_probs_end: usize, tokens_end: usize, ended_by_model: bool) {
         let fresh = std::mem::take(&mut self.fresh);
+        let options = Arc::clone(&self.options);
+        let demand = options.demand.as_ref();
         for delta in fresh.iter() {
             let kind = match delta {
                 Delta::Reasoning(text) => {
                     self.is_reasoning = true;
-                    if self.hides_reasoning {
+                    if self.options.hides_reasoning {
                         continue;
                     }
                     self.text.push_str(text);
@@ -288,10 +275,8 @@ impl Answer {
                 Delta::Content(text) => {
                     self.is_reasoning = false;
                     self.text.push_str(text);
-                    if let Some(checked) = self.check.as_mut()
-                        && checked.check.reads_content()
-                    {
-                        checked.content.push_str(text);
+                    if demand.is_some_and(CallDemand::reads_content) {
+                        self.content.push_str(text);
                     }
                     Kind::Content
                 }
@@ -301,49 +286,40 @@ impl Answer {
                     match id {
                         Some(id) => self.text.push_str(id),
                         None => {
-                            let id = self.id_form.random(rand::random());
+                            let id = self.options.id_form().random(rand::random());
                             self.text.push_str(&id.unwrap_or_else(call_id));
                         }
                     }
                     let id_length = self.text.len() - before;
-                    let mut is_custom = false;
-                    if let Some(call) = &mut self.check {
+                    if let Some(demand) = demand {
+                        let call = &mut self.last_call;
                         call.name.clear();
                         call.name.push_str(name);
                         call.arguments.clear();
-                        call.custom = call.check.custom_input(name);
-                        is_custom = call.custom.is_some();
+                        call.custom = demand.custom_input(name);
                     }
                     self.text.push_str(name);
                     Kind::Begin {
                         index,
                         id_length,
-                        is_custom,
+                        is_custom: self.last_call.custom.is_some(),
                     }
                 }
                 Delta::CallArguments { index, json } => {
                     let before = self.text.len();
-                    let is_custom = match &mut self.check {
-                        Some(Checked {
-                            custom: Some(custom),
-                            name,
-                            ..
-                        }) => {
-                            if let Err(violation) = custom.push(json, &mut self.text) {
-                                self.failure.get_or_insert_with(|| violation.error(name));
-                            }
-                            true
+                    let call = &mut self.last_call;
+                    let is_custom = call.custom.is_some();
+                    if let Some(custom) = &mut call.custom {
+                        if let Err(violation) = custom.push(json, &mut self.text) {
+                            let name = &call.name;
+                            self.failure.get_or_insert_with(|| violation.error(name));
                         }
-                        Some(call) => {
+                    } else {
+                        self.text.push_str(json);
+                        if demand.is_some() {
                             call.arguments.push_str(json);
-                            self.text.push_str(json);
-                            false
                         }
-                        None => {
-                            self.text.push_str(json);
-                            false
-                        }
-                    };
+                    }
                     if is_custom && self.text.len() == before {
                         // What is around the text.
                         continue;
@@ -374,12 +350,13 @@ impl Answer {
 
     /// Checks the call that has ended; the first violation counts.
     fn check_call(&mut self) {
-        if let Some(call) = &mut self.check
+        if let Some(demand) = &self.options.demand
             && self.failure.is_none()
         {
+            let call = &mut self.last_call;
             self.failure = match &mut call.custom {
                 Some(custom) => custom.end().err().map(|broken| broken.error(&call.name)),
-                None => call.check.call(&call.name, &call.arguments).err(),
+                None => demand.call(&call.name, &call.arguments).err(),
             };
         }
     }

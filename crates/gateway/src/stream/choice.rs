@@ -122,13 +122,13 @@ impl Choice {
         }
     }
 
-    /// Reads the text as an answer that may be more.
-    pub(crate) fn with_answer(mut self, options: &AnswerOptions) -> Self {
+    /// Reads the text as an answer that may be more. `is_guided`: a grammar holds it.
+    pub(crate) fn with_answer(mut self, options: &Arc<AnswerOptions>, is_guided: bool) -> Self {
         self.detokenizer = self
             .detokenizer
             .map(|detokenizer| detokenizer.showing(Arc::clone(&options.markers)));
         self.counts_tokens = true;
-        self.answer = Some(Box::new(Answer::new(options)));
+        self.answer = Some(Box::new(Answer::new(options, is_guided)));
         self
     }
 

@@ -108,6 +108,14 @@ impl Tools {
         self.functions.iter().find(|function| function.name == name)
     }
 
+    /// The functions that `tool_choice` leaves the model to call.
+    pub fn callable(&self) -> impl Iterator<Item = &FunctionTool> {
+        self.functions.iter().filter(|function| match &self.choice {
+            ToolChoice::Function(name) => *name == function.name,
+            ToolChoice::Auto | ToolChoice::Required => true,
+        })
+    }
+
     /// OpenAI's list, as chat templates read it.
     pub fn for_template(&self) -> Value {
         self.functions

@@ -1,6 +1,6 @@
-//! Whether an answer's calls are what the request demands: that there is one, and that arguments match their
-//! schemas. Owns the words of a violation of a schema; custom tools have theirs in `custom`. What a grammar has
-//! guided passes; this is for what none has.
+//! What a request demands of an answer's calls: how a forced one begins, that there is one at the end, and that
+//! arguments match their schemas. Owns the words of a violation of a schema; custom tools have theirs in `custom`. What
+//! a grammar has guided passes the checks; they are for what none has.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,7 +20,13 @@ const MAX_WORDS: usize = 300;
 
 /// What is demanded of the calls of each choice.
 #[derive(Debug)]
-pub(crate) struct CallCheck {
+pub(crate) struct CallDemand {
+    /// The call that the prompt has begun.
+    pub begun: Option<BegunCall>,
+    /// Whether the answer may go without its grammar, where that cannot be followed; it is checked anyway.
+    pub may_drop_guide: bool,
+    /// Whether the call must be one of a function that the request names.
+    pub names_function: bool,
     must_call: bool,
     /// Of the functions whose arguments must match.
     schemas: HashMap<String, Validator>,
@@ -30,7 +36,16 @@ pub(crate) struct CallCheck {
     content: Option<Validator>,
 }
 
-impl CallCheck {
+/// A call that the prompt has begun.
+#[derive(Debug, PartialEq)]
+pub(crate) struct BegunCall {
+    /// What the prompt ends with, and the parser reads first.
+    pub prefix: String,
+    /// What the parser reads after a grammar has ended the answer.
+    pub suffix: &'static str,
+}
+
+impl CallDemand {
     /// What a request with these tools demands; `None`: nothing. `content`: the schema of an answer without calls,
     /// and the field that asked for it.
     ///
@@ -43,18 +58,14 @@ impl CallCheck {
         let must_call = tools.choice != ToolChoice::Auto;
         let mut schemas = HashMap::new();
         let mut customs = HashMap::new();
-        for function in &tools.functions {
-            let is_callable = match &tools.choice {
-                ToolChoice::Function(name) => *name == function.name,
-                ToolChoice::Auto | ToolChoice::Required => true,
-            };
-            if let Some(format) = function.custom.as_ref().filter(|_| is_callable) {
+        for function in tools.callable() {
+            if let Some(format) = &function.custom {
                 let grammar = match format {
                     InputFormat::Text => None,
                     InputFormat::Grammar(grammar) => Some(Arc::new(TextGrammar::new(grammar))),
                 };
                 customs.insert(function.name.clone(), grammar);
-            } else if is_callable && (must_call || function.strict) {
+            } else if must_call || function.strict {
                 let valid = validator(&function.schema_param(), &function.schema())?;
                 schemas.insert(function.name.clone(), valid);
             }
@@ -63,6 +74,9 @@ impl CallCheck {
         let content = content.transpose()?;
         let demands = must_call || !schemas.is_empty() || !customs.is_empty() || content.is_some();
         Ok(demands.then_some(Self {
+            begun: None,
+            may_drop_guide: false,
+            names_function: matches!(tools.choice, ToolChoice::Function(_)) && customs.is_empty(),
             must_call,
             schemas,
             customs,
@@ -107,7 +121,7 @@ impl CallCheck {
         })
     }
 
-    /// Whether [`CallCheck::end`] wants the text next to the calls.
+    /// Whether [`CallDemand::end`] wants the text next to the calls.
     pub(super) fn reads_content(&self) -> bool {
         self.content.is_some()
     }
@@ -185,7 +199,7 @@ mod tests {
         choice: ToolChoice,
         strict: bool,
         schema: Value,
-    ) -> Result<Option<CallCheck>, ApiError> {
+    ) -> Result<Option<CallDemand>, ApiError> {
         let function = |name: &str, schema: Option<Value>| {
             FunctionTool::checked(
                 ("tools[0].function", "parameters"),
@@ -202,7 +216,7 @@ mod tests {
             choice,
             parallel: true,
         };
-        CallCheck::new(&tools, None)
+        CallDemand::new(&tools, None)
     }
 
     #[test]
