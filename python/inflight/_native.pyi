@@ -32,6 +32,10 @@ class WorkerOption:
     @property
     def value_name(self) -> str | None: ...
     @property
+    def choices(self) -> list[str]:
+        """All values that it may have; empty: any of its kind."""
+
+    @property
     def environment(self) -> str | None: ...
 
 def worker_options() -> list[WorkerOption]:

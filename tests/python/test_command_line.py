@@ -67,7 +67,7 @@ def test_the_worker_help_shows_the_defaults_that_rust_owns() -> None:
 
     _, output = run("worker", "--help")
     words = " ".join(output.split())
-    assert f"[default: {_native.WorkerOptions().grpc_port};" in words
+    assert f"[default: {_native.WorkerOptions().grpc_port}]" in words
     assert f"[default: {_native.WorkerOptions().max_message_bytes};" in words
     assert f"[default: {_native.SimulatedOptions().step_us:g} when simulated;" in words
 

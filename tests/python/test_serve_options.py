@@ -74,20 +74,17 @@ EXAMPLES = {
     "ORIGIN": "https://chat.example",
     "KEY": "k",
     "FILTER": "debug",
-    "FORMAT": "json",
     "NAME": "none",
+    "[MODEL=]NAME": "none",
     "LIMITS": "requests=60",
     "URL": "http://localhost:4317",
     "RATIO": "0.5",
     "ADDRESS/BITS": "10.0.0.0/8",
-    "BOOL": "true",
     "[MODEL=]FILE|NAME": "plain",
 }
 
 #: Of options whose values are words of their own.
 WORDS = {
-    "disaggregate": "never",
-    "reasoning-field": "both",
     "data-objects": "s3://bucket/prefix",
     "endpoint-fallbacks": "2",
 }
@@ -116,7 +113,8 @@ def test_each_option_reaches_its_owner(
         if option.name in ("port", "api_key"):
             continue
         declared = option.declared
-        value = WORDS.get(declared.flag) or EXAMPLES.get(declared.value_name, "7")
+        *_, last = declared.choices or [None]
+        value = last or WORDS.get(declared.flag) or EXAMPLES.get(declared.value_name, "7")
         argument = f"--{declared.flag}={value}"
         needed = [NEEDS[declared.flag]] if declared.flag in NEEDS else []
         of_worker, gateway = started(monkeypatch, argument, *needed).processes

@@ -53,46 +53,51 @@ struct LoadArgs {
     #[arg(value_name = "HOST:PORT")]
     address: String,
     /// What the server speaks.
-    #[arg(long, value_enum, default_value = "openai")]
+    #[arg(long, value_name = "NAME", value_enum, default_value = "openai")]
     wire: Wire,
     /// Concurrent streams.
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=16384))]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=16384))]
     streams: u32,
     /// Tokens that each request asks for.
-    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "TOKENS", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
     tokens: u32,
     /// Tokens (KServe) or words (OpenAI, text over `generate`) of each prompt.
-    #[arg(long, default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "TOKENS", default_value_t = 15, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     prompt_tokens: u32,
     /// Requests in all [default: four per stream, unless --duration-s is given].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     requests: Option<u64>,
     /// Start no request after so many seconds; those that run are finished.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     duration_s: Option<Duration>,
     /// Requests before the measured ones.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     warmup: u64,
     /// Spread the streams' first requests over so many milliseconds.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 0)]
     ramp_ms: u64,
     /// Stop the run after this many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "300")]
     timeout_s: Duration,
     /// The model's name [default: the first that the server lists; tensorrt_llm over KServe].
-    #[arg(long)]
+    #[arg(long, value_name = "NAME")]
     model: Option<String>,
     /// Sent as a bearer token to a gateway.
-    #[arg(long, env = "INFLIGHT_API_KEY", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "INFLIGHT_API_KEY",
+        hide_env_values = true
+    )]
     api_key: Option<String>,
     /// JSON object whose fields are added to each request of chat, such as `{"tools": []}`.
     #[arg(long, value_name = "JSON", value_parser = fields)]
     body: Option<Fields>,
     /// HTTP/2 connections that `--wire kserve` spreads its streams over.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1024))]
     connections: u32,
     /// Process id of the server, for its CPU time per token and its memory.
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     pid: Option<u32>,
     /// Print JSON instead of a table.
     #[arg(long)]
@@ -109,37 +114,42 @@ struct ReplayArgs {
     #[arg(value_name = "TRACE")]
     trace: PathBuf,
     /// Let the trace's time pass so many times as fast.
-    #[arg(long, default_value = "1", value_parser = factor)]
+    #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = factor)]
     speed: f64,
     /// Multiply the lengths of prompts, answers and hashed blocks by this.
-    #[arg(long, default_value = "1", value_parser = factor)]
+    #[arg(long, value_name = "NUMBER", default_value = "1", value_parser = factor)]
     length_scale: f64,
     /// Send only so many requests of the trace, the first ones.
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     requests: Option<usize>,
     /// Run so many requests at a time instead, whenever they are due.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=16384))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16384))]
     streams: Option<u32>,
     /// Token ids are below this.
-    #[arg(long, default_value_t = 32_000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 32_000, value_parser = clap::value_parser!(u32).range(1..))]
     vocab_size: u32,
     /// Seed of the token ids; another one gives prompts that no cache has.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
     /// Milliseconds to the first token, at most, of a request that meets the objective.
-    #[arg(long, default_value = "500", value_parser = factor)]
+    #[arg(long, value_name = "MILLISECONDS", default_value = "500", value_parser = factor)]
     first_token_ms: f64,
     /// Mean milliseconds between tokens, at most, of a request that meets the objective.
-    #[arg(long, default_value = "25", value_parser = factor)]
+    #[arg(long, value_name = "MILLISECONDS", default_value = "25", value_parser = factor)]
     inter_token_ms: f64,
     /// Stop the run after this many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "300")]
     timeout_s: Duration,
     /// The model's name [default: the first that the server lists].
-    #[arg(long)]
+    #[arg(long, value_name = "NAME")]
     model: Option<String>,
     /// Sent as a bearer token to the gateway.
-    #[arg(long, env = "INFLIGHT_API_KEY", hide_env_values = true)]
+    #[arg(
+        long,
+        value_name = "KEY",
+        env = "INFLIGHT_API_KEY",
+        hide_env_values = true
+    )]
     api_key: Option<String>,
     /// JSON object whose fields are added to each request, such as `{"temperature": 0}`.
     #[arg(long, value_name = "JSON", value_parser = fields)]
@@ -152,40 +162,46 @@ struct ReplayArgs {
 #[derive(Debug, Args)]
 struct FloorArgs {
     /// Where to listen; port 0 takes any that is free. The address is printed.
-    #[arg(long, default_value = "127.0.0.1:0")]
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
     listen: SocketAddr,
     /// Milliseconds between the tokens of a stream; 0: as fast as the client reads.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 0)]
     pace_ms: u64,
 }
 
 #[derive(Debug, Args)]
 struct SuiteArgs {
     /// Stream counts to measure.
-    #[arg(long, value_delimiter = ',', default_value = "1,64,1000")]
+    #[arg(
+        long,
+        value_name = "N,N",
+        value_delimiter = ',',
+        default_value = "1,64,1000"
+    )]
     streams: Vec<u32>,
-    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Tokens that each request asks for.
+    #[arg(long, value_name = "TOKENS", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..))]
     tokens: u32,
     /// Milliseconds between tokens in the paced runs.
-    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
     pace_ms: u64,
     /// Seconds of each saturated run.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "3")]
     duration_s: Duration,
     /// Times that everything is measured; medians are reported.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
     rounds: u32,
     /// Start no further run after so many seconds.
     #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "1500")]
     limit_s: Duration,
     /// The core of the server that is measured.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     server_core: usize,
     /// The core of everything else.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     client_core: usize,
     /// Measure only these, by the names that the table shows.
-    #[arg(long, value_delimiter = ',')]
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
     /// The `inflight` command, for the templates below [default: the one that runs this].
     #[arg(long, value_name = "PATH")]
@@ -205,7 +221,7 @@ struct SuiteArgs {
     #[arg(long, value_name = "TEMPLATE", default_value = suite::FLOOR_COMMAND)]
     floor_command: String,
     /// The OpenAI model name that the gateway serves.
-    #[arg(long, default_value = DEFAULT_OPENAI_MODEL)]
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_OPENAI_MODEL)]
     model: String,
     /// Also write all figures there.
     #[arg(long, value_name = "PATH")]

@@ -10,13 +10,13 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches};
+use clap::FromArgMatches;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 use crate::log::{flush_log, start_log, write_line};
 use crate::option_layers::layered;
-use crate::options::GatewayOptions;
+use crate::options::{self, GatewayOptions};
 use crate::run::{self, ServeError};
 use crate::server::listeners::Listeners;
 
@@ -43,7 +43,7 @@ where
     I: IntoIterator<Item = T>,
     T: Into<OsString> + Clone,
 {
-    let command = GatewayOptions::command();
+    let command = options::command();
     let arguments = arguments.into_iter().map(Into::into).collect();
     let layered = match layered(&command, arguments, |name| std::env::var(name).ok()) {
         Ok(layered) => layered,

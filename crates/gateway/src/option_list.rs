@@ -1,10 +1,10 @@
 //! The gateway's options as data, for a command that starts a gateway and takes the same options. Owns how clap's
 //! declarations are read; each option is declared in `options`.
 
-use clap::{Arg, ArgAction, CommandFactory, Parser};
+use clap::{Arg, ArgAction, Parser};
 
 use crate::log;
-use crate::options::GatewayOptions;
+use crate::options::{self, GatewayOptions};
 
 /// One option.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct OptionInfo {
 
 /// Every option, in the order of the help.
 pub fn option_list() -> Vec<OptionInfo> {
-    let command = GatewayOptions::command();
+    let command = options::command();
     command.get_arguments().filter_map(describe).collect()
 }
 

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgAction, ArgGroup, Parser};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{ArgAction, ArgGroup, Command, CommandFactory, Parser};
 use http::{HeaderValue, Uri};
 use inflight_batches::{DataUrl, ObjectsUrl};
 use inflight_discovery::address::{endpoint_address, worker_address};
@@ -43,22 +44,22 @@ pub struct GatewayOptions {
     #[arg(long, short_alias = 'p', default_value_t = 8000)]
     pub port: u16,
 
-    /// Port for KServe over gRPC, for Triton's clients: one address of all workers. By default, none
+    /// Port for KServe over gRPC, for Triton's clients: one address of all workers [default: none]
     #[arg(long, value_name = "PORT")]
     pub grpc_port: Option<u16>,
 
-    /// Port on which a proxy such as Envoy asks, by its external processing protocol, for each request which worker's host it
-    /// goes to. By default, none
+    /// Port on which a proxy such as Envoy asks, by its external processing protocol, for each request which
+    /// worker's host it goes to [default: none]
     #[arg(long, value_name = "PORT")]
     pub endpoint_picker_port: Option<u16>,
 
-    /// Port at workers' hosts that such requests go to: that of a gateway there. By default, the workers' own, for
-    /// KServe's clients
+    /// Port at workers' hosts that such requests go to: that of a gateway there [default: the workers' own, for
+    /// KServe's clients]
     #[arg(long, value_name = "PORT", requires = "endpoint_picker_port", value_parser = clap::value_parser!(u16).range(1..))]
     pub endpoint_port: Option<u16>,
 
-    /// Endpoints besides the first that are named for such a request, the next best first, for a proxy that retries: at most
-    /// 3. By default 0, because not every proxy can read a list
+    /// Endpoints besides the first that are named for such a request, the next best first, for a proxy that
+    /// retries: at most 3; not every proxy can read a list
     // As llm-d's picker, whose `maxNumOfEndpoints` is 1. At most four tries: a client that waits longer should hear of it.
     #[arg(long, value_name = "N", requires = "endpoint_picker_port")]
     #[arg(default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=3))]
@@ -66,12 +67,12 @@ pub struct GatewayOptions {
 
     /// Whether KServe's HTTP API is served under `/v2`, besides its health. A key's limit on tokens does not count
     /// those of this API
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
     #[arg(default_value_t = true)]
     pub kserve: bool,
 
     /// Whether browsers get the console at `/`: a page to chat with the models and to watch the gateway
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
     #[arg(default_value_t = true)]
     pub console: bool,
 
@@ -111,18 +112,18 @@ pub struct GatewayOptions {
     #[arg(long = "worker-service", value_name = "[NAMESPACE/]NAME[:PORT]")]
     pub worker_services: Vec<ServiceName>,
 
-    /// URL of Kubernetes' API server, such as that of `kubectl proxy`. By default, that of the cluster in which the
-    /// gateway runs
+    /// URL of Kubernetes' API server, such as that of `kubectl proxy` [default: that of the cluster in which the
+    /// gateway runs]
     #[arg(long, value_name = "URL", value_parser = Api::at)]
     pub kubernetes_api: Option<Api>,
 
-    /// Directory with what is shown to that server: the files `token`, `ca.crt` and `namespace`, read again for each
-    /// request. By default, where Kubernetes puts them
+    /// Directory with what is shown to that server: the files `token`, `ca.crt` and `namespace`, read again for
+    /// each request; Kubernetes puts them there
     #[arg(long, value_name = "DIRECTORY", default_value = CREDENTIALS)]
     pub kubernetes_credentials: PathBuf,
 
-    /// Keys of etcd whose values are workers, as `HOST:PORT` or as JSON with that as `Addr`: all that begin with PREFIX,
-    /// followed by a watch. With `https://`, etcd is reached as workers over TLS are
+    /// Keys of etcd whose values are workers, as `HOST:PORT` or as JSON with that as `Addr`: all that begin with
+    /// PREFIX, followed by a watch. With `https://`, etcd is reached as workers over TLS are
     #[arg(
         long = "worker-etcd",
         value_name = "http://HOST:PORT[,HOST:PORT]/PREFIX"
@@ -134,8 +135,9 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 900, value_parser = clap::value_parser!(u64).range(0..=86_400))]
     pub unlisted_worker_s: u64,
 
-    /// Address of another maker's server that answers OpenAI's clients itself, such as vLLM, SGLang or trtllm-serve. It is
-    /// only watched: requests reach it through a proxy that asks this gateway where to send them; repeat for several
+    /// Address of another maker's server that answers OpenAI's clients itself, such as vLLM, SGLang or
+    /// trtllm-serve. It is only watched: requests reach it through a proxy that asks this gateway where to send
+    /// them; repeat for several
     #[arg(long = "endpoint", value_name = "http://HOST:PORT", value_parser = endpoint_address)]
     pub endpoints: Vec<String>,
 
@@ -147,17 +149,17 @@ pub struct GatewayOptions {
     #[arg(long = "endpoint-dns", value_name = "http://NAME:PORT", value_parser = endpoint_address)]
     pub endpoint_names: Vec<String>,
 
-    /// Port at which each `--endpoint` publishes its KV cache's events over ZeroMQ, as vLLM and SGLang do: usually 5557.
-    /// By default, what it holds is estimated from what is sent to it
+    /// Port at which each `--endpoint` publishes its KV cache's events over ZeroMQ, as vLLM and SGLang do: usually
+    /// 5557. Without it, what it holds is estimated from what is sent to it
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub kv_events_port: Option<u16>,
 
-    /// Port at which events that were missed can be asked for, vLLM's `replay_endpoint`. By default, an endpoint whose
+    /// Port at which events that were missed can be asked for, vLLM's `replay_endpoint`. Without it, an endpoint whose
     /// events have a gap is estimated for a second
     #[arg(long, value_name = "PORT", requires = "kv_events_port", value_parser = clap::value_parser!(u16).range(1..))]
     pub kv_events_replay_port: Option<u16>,
 
-    /// What the topics of these events begin with. By default, all are read
+    /// What the topics of these events begin with; empty: all are read
     #[arg(
         long,
         value_name = "TEXT",
@@ -166,8 +168,8 @@ pub struct GatewayOptions {
     )]
     pub kv_events_topic: String,
 
-    /// Authorities of the workers and Triton servers that speak TLS, as a PEM file. By default, those that this
-    /// machine trusts
+    /// Authorities of the workers and Triton servers that speak TLS, as a PEM file [default: those that this
+    /// machine trusts]
     #[arg(long, value_name = "FILE")]
     pub upstream_ca: Option<PathBuf>,
 
@@ -188,29 +190,27 @@ pub struct GatewayOptions {
     #[arg(long = "tokenizer", value_name = "[MODEL=]DIRECTORY")]
     pub tokenizers: Vec<ForModel<PathBuf>>,
 
-    /// Longest sequence of a Triton model in tokens, prompt included; Triton does not report it. Default:
-    /// `max_position_embeddings` from the tokenizer's directory
+    /// Longest sequence of a Triton model in tokens, prompt included; Triton does not report it [default:
+    /// `max_position_embeddings` from the tokenizer's directory]
     #[arg(long = "max-seq-len", value_name = "[MODEL=]TOKENS")]
     pub max_seq_lens: Vec<ForModel<u32>>,
 
-    /// How models write tool calls, such as `hermes`, or `none`; `MODEL=NAME` for one model. By default, `auto`:
-    /// chosen from the chat template
-    #[arg(long = "tool-parser", value_name = "NAME")]
+    /// How models write tool calls, such as `hermes`, `none`, or `auto`: chosen from the chat template [default: auto]
+    #[arg(long = "tool-parser", value_name = "[MODEL=]NAME")]
     pub tool_parsers: Vec<ForModel<FormatChoice<ToolFormat>>>,
 
-    /// How models write reasoning, such as `think`, or `none`: then it is part of the answer; `MODEL=NAME` for
-    /// one model. By default, `auto`: chosen from the chat template
-    #[arg(long = "reasoning-parser", value_name = "NAME")]
+    /// How models write reasoning, such as `think`, `auto`: chosen from the chat template, or `none`: then it is
+    /// part of the answer [default: auto]
+    #[arg(long = "reasoning-parser", value_name = "[MODEL=]NAME")]
     pub reasoning_parsers: Vec<ForModel<FormatChoice<ReasoningFormat>>>,
 
-    /// Field of chat answers with the model's reasoning: reasoning_content, reasoning as in vLLM, or both, which
-    /// sends it twice
-    #[arg(long, value_name = "NAME", default_value_t)]
+    /// Field of chat answers with the model's reasoning; vLLM's is `reasoning`, and `both` sends it twice
+    #[arg(long, default_value_t, value_parser = PossibleValuesParser::new(ReasoningField::NAMES).try_map(|name| name.parse::<ReasoningField>()))]
     pub reasoning_field: ReasoningField,
 
     /// Chat template of one model, or of all without their own: a file of Jinja or with `chat_template` as in
-    /// `tokenizer_config.json`, or plain, chatml, llama-2, llama-3, gemma, phi-3, vicuna or baichuan2. Default: the
-    /// model's own; otherwise the built-in that matches its special tokens; otherwise plain
+    /// `tokenizer_config.json`, or plain, chatml, llama-2, llama-3, gemma, phi-3, vicuna or baichuan2 [default: the
+    /// model's own, else the built-in that matches its special tokens, else plain]
     #[arg(long = "chat-template", value_name = "[MODEL=]FILE|NAME")]
     pub chat_templates: Vec<ForModel<ChatTemplateOption>>,
 
@@ -224,9 +224,9 @@ pub struct GatewayOptions {
     #[arg(conflicts_with = "history_template")]
     pub history_template_file: Option<HistoryTemplate>,
 
-    /// Key that clients must send as `Authorization: Bearer KEY` or `x-api-key: KEY`; by default, no key is
-    /// required. Everyone on the machine can read it here: prefer the environment, or a file
-    #[arg(long, env = "INFLIGHT_API_KEY", hide_env_values = true, value_parser = api_key)]
+    /// Key that clients must send as `Authorization: Bearer KEY` or `x-api-key: KEY`. Everyone on the machine can
+    /// read it here: prefer the environment, or a file [default: none is required]
+    #[arg(long, value_name = "KEY", env = "INFLIGHT_API_KEY", hide_env_values = true, value_parser = api_key)]
     pub api_key: Option<ApiKey>,
 
     /// File of keys that are accepted, one on each line, `#` starts a comment; read again when it changes. A key's
@@ -235,23 +235,23 @@ pub struct GatewayOptions {
     pub api_key_file: Option<KeyFile>,
 
     /// What each key without its own limits may use, such as `requests=60,tokens=40000,concurrent=8`: requests and
-    /// tokens a minute, and open requests. By default, no limits
+    /// tokens a minute, and open requests [default: no limits]
     #[arg(long, value_name = "LIMITS", requires = "keys")]
     pub key_limits: Option<Limits>,
 
     /// Whether prompts of different keys share the KV cache. Off by default: cache hits and response times
     /// would reveal the prompts of other keys
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
     #[arg(default_value_t = false)]
     pub share_prompt_cache: bool,
 
-    /// Origin whose web pages may use the API, such as `https://chat.example.com`, or `*`; repeat for
-    /// several. By default, none
+    /// Origin whose web pages may use the API, such as `https://chat.example.com`, or `*`; repeat for several
+    /// [default: none]
     #[arg(long = "allowed-origin", value_name = "ORIGIN", value_parser = origin)]
     pub allowed_origins: Vec<HeaderValue>,
 
-    /// Name that requests may have in `Host`, or `*`; repeat for several. By default, on a loopback address,
-    /// this machine's names, addresses and names without a dot; elsewhere, all
+    /// Name that requests may have in `Host`, or `*`; repeat for several [default: on a loopback address, this
+    /// machine's names, addresses and names without a dot; elsewhere, all]
     #[arg(long = "allowed-host", value_name = "NAME")]
     pub allowed_hosts: Vec<String>,
 
@@ -293,7 +293,7 @@ pub struct GatewayOptions {
 
     /// Whether clients may load and unload LoRA adapters with `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`;
     /// the workers need an `--adapter-dir`. Off by default: it changes what every client gets
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
     #[arg(default_value_t = false)]
     pub allow_lora_loading: bool,
 
@@ -315,13 +315,13 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 86_400)]
     pub stored_responses_s: u64,
 
-    /// Directory for the files and batches of `/v1/files`, `/v1/batches` and `/v1/messages/batches`; several gateways of
-    /// one machine may share it. By default, there are none
+    /// Directory for the files and batches of `/v1/files`, `/v1/batches` and `/v1/messages/batches`; several
+    /// gateways of one machine may share it [default: none]
     #[arg(long, value_name = "DIRECTORY", group = "data")]
     pub data_dir: Option<PathBuf>,
 
-    /// PostgreSQL for these files and batches instead of a directory, such as `postgresql://USER@HOST/DATABASE`; gateways
-    /// of several machines may share it. Its password may come as `PGPASSWORD`, or with the whole URL as
+    /// PostgreSQL for these files and batches instead of a directory, such as `postgresql://USER@HOST/DATABASE`;
+    /// gateways of several machines may share it. Its password may come as `PGPASSWORD`, or with the whole URL as
     /// `INFLIGHT_DATA_URL`: everyone on the machine can read it here
     #[arg(long, value_name = "URL", value_parser = data_url, conflicts_with = "data_dir", group = "data")]
     pub data_url: Option<DataUrl>,
@@ -375,8 +375,8 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 1.5, value_parser = worker_silence)]
     pub worker_silence_s: f64,
 
-    /// How often an answer that has begun may continue at another worker after it has lost one; 0: never. A request that
-    /// brings no new token at three workers in a row ends in any case
+    /// How often an answer that has begun may continue at another worker after it has lost one; 0: never. A request
+    /// that brings no new token at three workers in a row ends in any case
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub max_resumes: u32,
 
@@ -384,19 +384,19 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u64).range(0..=3600))]
     pub resume_wait_s: u64,
 
-    /// Tokens of prompt and answer that may be computed again to continue elsewhere. No limit by default: the client has
-    /// waited for them once
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Tokens of prompt and answer that may be computed again to continue elsewhere. No limit by default: the
+    /// client has waited for them once
+    #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_resumed_tokens: Option<u64>,
 
-    /// Requests whose prompt a worker for contexts computes and whose answer another one generates, where there are such
-    /// workers: auto, those of which that is expected to cost less; always; never
-    #[arg(long, value_name = "WHICH", default_value_t)]
+    /// Requests whose prompt a worker for contexts computes and whose answer another one generates, where there are
+    /// such workers; `auto` are those of which that is expected to cost less
+    #[arg(long, default_value_t, value_parser = PossibleValuesParser::new(Disaggregate::NAMES).try_map(|name| name.parse::<Disaggregate>()))]
     pub disaggregate: Disaggregate,
 
     /// Seconds to a request's first token, after which it gets 504 and its work is cancelled. No limit by
     /// default: prompts and queues differ too much
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     pub first_token_timeout_s: Option<u64>,
 
     /// Threads that serve requests; 0 uses one per CPU
@@ -412,8 +412,8 @@ pub struct GatewayOptions {
     )]
     pub log: String,
 
-    /// OTLP collector to which traces of requests are exported over gRPC, such as `http://localhost:4317`. By
-    /// default, none are
+    /// OTLP collector to which traces of requests are exported over gRPC, such as `http://localhost:4317` [default:
+    /// none]
     #[arg(
         long,
         short_alias = 'o',
@@ -423,8 +423,8 @@ pub struct GatewayOptions {
     #[arg(value_parser = otlp_endpoint)]
     pub otlp_endpoint: Option<String>,
 
-    /// Share of the requests without a `traceparent` that are traced; with one, its sender decides. By default, all;
-    /// lower it on a busy gateway
+    /// Share of the requests without a `traceparent` that are traced; with one, its sender decides. Lower it on a
+    /// busy gateway
     #[arg(
         long,
         value_name = "RATIO",
@@ -435,14 +435,22 @@ pub struct GatewayOptions {
     pub trace_sampling_ratio: f64,
 
     /// How to write log lines: text for people, or one JSON object a line
-    #[arg(
-        long,
-        value_name = "FORMAT",
-        env = "INFLIGHT_LOG_FORMAT",
-        value_enum,
-        default_value_t
-    )]
+    #[arg(long, env = "INFLIGHT_LOG_FORMAT", value_enum, default_value_t)]
     pub log_format: LogFormat,
+}
+
+/// The command, whose help names the values of an option that has few, as the other commands' help does.
+pub(crate) fn command() -> Command {
+    GatewayOptions::command().mut_args(|argument| {
+        let values = argument.get_possible_values();
+        let names: Vec<&str> = values.iter().map(|value| value.get_name()).collect();
+        match argument.get_action() {
+            ArgAction::Set | ArgAction::Append if !names.is_empty() => argument
+                .value_name(names.join("|"))
+                .hide_possible_values(true),
+            _ => argument,
+        }
+    })
 }
 
 /// Empty, as a variable may be set: none.
@@ -517,6 +525,32 @@ mod tests {
             "a b",
         ] {
             assert!(origin(bad).is_err(), "{bad}");
+        }
+    }
+
+    /// A unit, a kind, an address of them, or the values: docs/STYLE.md.
+    #[test]
+    fn every_value_has_a_name_in_the_style_of_all_help() {
+        for argument in command().get_arguments() {
+            if !argument.get_action().takes_values() {
+                continue;
+            }
+            let flag = argument.get_long().unwrap();
+            let name = argument.get_value_names().unwrap()[0].as_str();
+            let is_choice = !argument.get_possible_values().is_empty();
+            let is_word = |c: char| c.is_ascii_uppercase() || "[]:=/,|".contains(c);
+            let in_capitals = name.trim_start_matches("http").chars().all(is_word);
+            assert_eq!(in_capitals, !is_choice, "--{flag} <{name}>");
+            let unit = flag.rsplit_once('-').map_or("", |(_, last)| last);
+            let expected = [
+                ("s", "SECONDS"),
+                ("bytes", "BYTES"),
+                ("tokens", "TOKENS"),
+                ("port", "PORT"),
+            ];
+            if let Some((_, expected)) = expected.iter().find(|(suffix, _)| *suffix == unit) {
+                assert_eq!(name, *expected, "--{flag}");
+            }
         }
     }
 

@@ -18,7 +18,14 @@ pub enum ReasoningField {
 impl ReasoningField {
     const ALL: [Self; 3] = [Self::ReasoningContent, Self::Reasoning, Self::Both];
 
-    fn as_str(self) -> &'static str {
+    /// As an option names them.
+    pub const NAMES: [&str; 3] = [
+        Self::ALL[0].as_str(),
+        Self::ALL[1].as_str(),
+        Self::ALL[2].as_str(),
+    ];
+
+    const fn as_str(self) -> &'static str {
         match self {
             Self::ReasoningContent => "reasoning_content",
             Self::Reasoning => "reasoning",

@@ -24,6 +24,7 @@ pub(crate) struct PyWorkerOption {
     min: Option<f64>,
     max: Option<f64>,
     value_name: Option<&'static str>,
+    choices: Vec<&'static str>,
     environment: Option<&'static str>,
 }
 
@@ -103,6 +104,7 @@ fn list<T: Options>(py: Python<'_>) -> PyResult<Vec<PyWorkerOption>> {
             min: one.min,
             max: one.max,
             value_name: one.value_name,
+            choices: one.choices,
             environment: one.environment,
         })
     });

@@ -35,31 +35,31 @@ struct Options {
     /// `hash_ids`.
     trace: PathBuf,
     /// Workers.
-    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     workers: u32,
     /// Gateways, each with what it hears itself.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     gateways: u32,
     /// How to choose a worker [default: every way].
-    #[arg(long, value_enum, value_delimiter = ',')]
+    #[arg(long, value_name = "NAMES", value_enum, value_delimiter = ',')]
     policy: Vec<Policy>,
     /// How many times as fast as recorded requests come.
-    #[arg(long, default_value_t = 1.0, value_parser = positive)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1.0, value_parser = positive)]
     rate: f64,
     /// When requests come.
-    #[arg(long, value_enum, default_value = "recorded")]
+    #[arg(long, value_name = "NAME", value_enum, default_value = "recorded")]
     arrivals: Arrivals,
     /// Percentage of workers' reports that do not reach a gateway.
     #[arg(long, value_name = "PERCENT", default_value_t = 0.0, value_parser = percentage)]
     lost: f64,
     /// Blocks of 512 tokens that a worker caches; the default is a 32B model on two H200.
-    #[arg(long, default_value_t = 1490, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 1490, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     blocks: u32,
     /// Prompt tokens that a worker computes in a second; the default is of the same machine.
     #[arg(long, value_name = "TOKENS", default_value_t = 12_000.0, value_parser = positive)]
     prompt_tokens_per_s: f64,
     /// Milliseconds between the tokens of an answer.
-    #[arg(long, value_name = "MS", default_value_t = 25.0, value_parser = positive)]
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 25.0, value_parser = positive)]
     token_ms: f64,
     /// Find the fewest workers whose first tokens come within so many seconds, instead of `--workers`.
     #[arg(long, value_name = "SECONDS", value_parser = positive)]
@@ -69,7 +69,7 @@ struct Options {
     goal_percent: f64,
     /// Of the workers, those that compute prompts for the others; compares what is split with `--disaggregate` `auto`,
     /// `always` and `never`, and the same number of workers that are all for both phases.
-    #[arg(long, value_name = "WORKERS", conflicts_with_all = ["policy", "goal"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["policy", "goal"])]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     context_workers: Option<u32>,
     /// Tokens whose blocks a worker fetches from another one in a second; the default is a model of 8B on H200s of one
@@ -78,15 +78,15 @@ struct Options {
     #[arg(requires = "context_workers")]
     transfer_tokens_per_s: f64,
     /// Milliseconds to the first token, at most, of a request that meets the objective.
-    #[arg(long, value_name = "MS", default_value_t = 2_000.0, value_parser = positive)]
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 2_000.0, value_parser = positive)]
     #[arg(requires = "context_workers")]
     first_token_ms: f64,
     /// Mean milliseconds between tokens, at most, of a request that meets the objective.
-    #[arg(long, value_name = "MS", default_value_t = 25.0, value_parser = positive)]
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 25.0, value_parser = positive)]
     #[arg(requires = "context_workers")]
     inter_token_ms: f64,
     /// Seed of which reports are lost.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// File for an HTML page with the distribution of the time to the first token.
     #[arg(long, value_name = "FILE")]

@@ -26,6 +26,9 @@ impl Disaggregate {
         (Self::Always, "always"),
         (Self::Never, "never"),
     ];
+
+    /// As an option names them.
+    pub const NAMES: [&str; 3] = [Self::ALL[0].1, Self::ALL[1].1, Self::ALL[2].1];
 }
 
 impl fmt::Display for Disaggregate {

@@ -61,11 +61,11 @@ declared::options! {
         /// Phases of requests that gateways send here: `both`, `context` for prompts that another worker continues, or
         /// `generation` for what follows them
         // Both, unless a fleet has workers of each kind.
-        phases: Phases = Phases::Both => value_name: Some("both|context|generation");
+        phases: Phases = Phases::Both;
 
         /// HOST:PORT of a worker whose model guesses tokens for requests with `num_draft_tokens`
         // It must have the same vocabulary. Without one, such requests are refused.
-        draft_worker: Option<String> = None;
+        draft_worker: Option<String> = None => value_name: Some("HOST:PORT");
 
         /// KServe name of that worker's core model
         draft_model_name: String = CORE_MODEL.to_owned();
@@ -122,32 +122,32 @@ declared::options! {
         /// Prometheus metrics port; 0 picks a free port
         metrics_port: u16 = 8002;
 
-        /// Port for KServe over HTTP; 0 picks a free port  [default: none]
+        /// Port for KServe over HTTP; 0 picks a free port [default: none]
         // For clients without a gateway, which serves it for all workers.
         http_port: Option<u16> = None;
 
         /// Port to publish at, over ZeroMQ and as vLLM does, which blocks the KV cache stores and removes; 0 picks a free
-        /// port  [default: none]
+        /// port [default: none]
         // For routers of other makers: our gateways hear the same over gRPC. vLLM's is 5557.
         kv_events_port: Option<u16> = None;
 
-        /// Port where listeners ask for events that they missed; 0 picks a free port  [default: none]
+        /// Port where listeners ask for events that they missed; 0 picks a free port [default: none]
         kv_events_replay_port: Option<u16> = None;
 
-        /// Topic of the events, such as `kv@POD@MODEL` for llm-d  [default: an empty one]
+        /// Topic of the events, such as `kv@POD@MODEL` for llm-d [default: an empty one]
         // As vLLM's: a subscription to everything gets them.
         kv_events_topic: Option<String> = None;
 
         /// What each event is written as: `maps`, or `arrays` for listeners that know releases of vLLM before 0.33
         // As vLLM's latest. Programs that follow several releases read both.
-        kv_events_form: Form = Form::Maps => value_name: Some("maps|arrays");
+        kv_events_form: Form = Form::Maps;
 
         /// Keys of etcd where gateways with `--worker-etcd` find this worker: it writes its address there once it is
         /// ready, and takes it out when it is asked to end
         // With a lease: what is killed is gone there after 15 seconds.
         register_etcd: Option<EtcdPlace> = None => value_name: Some("http://HOST:PORT/PREFIX");
 
-        /// HOST:PORT by which gateways reach this worker, for etcd  [default: where gRPC listens]
+        /// HOST:PORT by which gateways reach this worker, for etcd [default: where gRPC listens]
         // Needed where that is every address of the machine.
         register_address: Option<String> = None => value_name: Some("HOST:PORT");
 
@@ -165,11 +165,12 @@ declared::options! {
         tls_client_ca: Option<PathBuf> = None => value_name: Some("FILE");
 
         /// OTLP collector to which traces of requests are exported over gRPC, such as
-        /// `http://localhost:4317`  [default: none]
+        /// `http://localhost:4317` [default: none]
         otlp_endpoint: Collector = Collector(None) => value_name: Some("URL"), environment: Some(ENDPOINT_VARIABLE);
 
         /// Share of the requests without a `traceparent` that are traced; with one, its sender decides
-        trace_sampling_ratio: f64 = DEFAULT_RATIO => min: Some(0.0), max: Some(1.0), environment: Some(RATIO_VARIABLE);
+        trace_sampling_ratio: f64 = DEFAULT_RATIO =>
+            value_name: Some("RATIO"), min: Some(0.0), max: Some(1.0), environment: Some(RATIO_VARIABLE);
     } and {
         /// Changes what the process logs, for KServe's log settings. `None`: nobody may.
         log_level: Option<LogLevel> = None;

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inflight.cli.declared import option
+from inflight.cli.options import together
 from inflight.errors import InflightError, UserMistake
 
 if TYPE_CHECKING:
@@ -37,12 +39,10 @@ SHOWN = 20
 
 def _server_options(command: Command) -> Command:
     options = (
-        click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="The gateway"),
-        click.option("--api-key", envvar="INFLIGHT_API_KEY", show_envvar=True, metavar="KEY", help="Its key"),
+        option("--url", default="http://127.0.0.1:8000", show_default=True, help="The gateway"),
+        option("--api-key", envvar="INFLIGHT_API_KEY", show_envvar=True, metavar="KEY", help="Its key"),
     )
-    for option in reversed(options):
-        command = option(command)
-    return command
+    return together(*options)(command)
 
 
 @click.group()
@@ -53,17 +53,17 @@ def batch() -> None:
 @batch.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @_server_options
-@click.option(
+@option(
     "--output",
     "-o",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
     help="Where results go  [default: FILE with `.results.jsonl`]",
 )
-@click.option(
+@option(
     "--window", default="24h", show_default=True, metavar="HOURS", help="Requests that are left then expire"
 )
-@click.option("--new", "is_new", is_flag=True, help="Start over instead of resuming an earlier run of FILE")
+@option("--new", "is_new", is_flag=True, help="Start over instead of resuming an earlier run of FILE")
 def run(file: Path, url: str, api_key: str | None, output: Path | None, window: str, is_new: bool) -> None:
     """Run the requests of FILE and write their results.
 

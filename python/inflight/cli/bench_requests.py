@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inflight.cli.declared import option
 from inflight.cli.options import Finite, connection_options
 
 if TYPE_CHECKING:
@@ -28,18 +29,16 @@ TERMINAL_S, LOG_S = 0.5, 10.0
 
 @click.command()
 @connection_options
-@click.option(
-    "--model", "--model-name", default="tensorrt_llm", show_default=True, help="Name of the core model"
-)
-@click.option("--dataset", type=click.Path(path_type=Path), metavar="FILE", help="File of requests in JSON")
-@click.option(
+@option("--model", "--model-name", default="tensorrt_llm", show_default=True, help="Name of the core model")
+@option("--dataset", type=click.Path(path_type=Path), metavar="FILE", help="File of requests in JSON")
+@option(
     "--tokenizer",
     "--tokenizer-dir",
     "tokenizer",
-    metavar="DIR",
+    metavar="DIRECTORY",
     help="Tokenize a dataset's text with its `tokenizer.json`  [default: the server's `preprocessing`]",
 )
-@click.option(
+@option(
     "--tokens-per-word",
     "--op-tokens-per-word",
     "per_word",
@@ -48,42 +47,40 @@ TERMINAL_S, LOG_S = 0.5, 10.0
     show_default=True,
     help="Tokens to generate for each word of a dataset's expected answers",
 )
-@click.option(
-    "--input-mean", type=Finite(1), default=128, show_default=True, help="Mean prompt length in tokens"
-)
-@click.option("--input-stdev", type=Finite(0), default=0, show_default=True, help="Its standard deviation")
-@click.option("--output-mean", type=Finite(1), default=64, show_default=True, help="Mean tokens to generate")
-@click.option("--output-stdev", type=Finite(0), default=0, show_default=True, help="Its standard deviation")
-@click.option(
+@option("--input-mean", type=Finite(1), default=128, show_default=True, help="Mean prompt length in tokens")
+@option("--input-stdev", type=Finite(0), default=0, show_default=True, help="Its standard deviation")
+@option("--output-mean", type=Finite(1), default=64, show_default=True, help="Mean tokens to generate")
+@option("--output-stdev", type=Finite(0), default=0, show_default=True, help="Its standard deviation")
+@option(
     "--lengths",
     type=click.Choice(["normal", "exponential"]),
     default="normal",
     show_default=True,
     help="Distribution of both lengths",
 )
-@click.option(
+@option(
     "--histogram",
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Draw both lengths from buckets in JSON or CSV instead, as NVIDIA's `token-from-histogram`",
 )
-@click.option(
+@option(
     "--vocab-size",
     type=click.IntRange(1),
     default=1000,
     show_default=True,
     help="Exclusive upper bound of the ids in random prompts",
 )
-@click.option(
+@option(
     "--max-input-len",
     type=click.IntRange(1),
     metavar="TOKENS",
     help="Skip longer prompts, as NVIDIA's script does",
 )
-@click.option(
+@option(
     "-n", "--num-requests", type=click.IntRange(1), help="Requests to send  [default: the file's; else 100]"
 )
-@click.option(
+@option(
     "-c",
     "--concurrency",
     type=click.IntRange(1, 1024),
@@ -91,12 +88,12 @@ TERMINAL_S, LOG_S = 0.5, 10.0
     show_default=True,
     help="Most requests that run at the same time",
 )
-@click.option(
+@option(
     "--request-rate",
     type=float,
     help="Requests a second  [default: each as another ends; with `replay`, the dataset's pace]",
 )
-@click.option(
+@option(
     "--arrivals",
     "--time-delay-dist",
     type=click.Choice(["constant", "exponential", "exponential_dist", "replay"]),
@@ -104,42 +101,40 @@ TERMINAL_S, LOG_S = 0.5, 10.0
     show_default=True,
     help="Distribution of the times between requests; `replay` takes the dataset's `timestamp`",
 )
-@click.option("--streaming/--no-streaming", default=True, show_default=True, help="Also measure first tokens")
-@click.option(
+@option("--streaming/--no-streaming", default=True, show_default=True, help="Also measure first tokens")
+@option(
     "--warmup", type=click.IntRange(0), default=0, show_default=True, help="Requests before the measured ones"
 )
-@click.option(
+@option(
     "--seed",
     type=click.IntRange(0),
     default=420,
     show_default=True,
     help="Random seed of lengths, ids and arrivals",
 )
-@click.option(
+@option(
     "--timeout-s",
     type=Finite(0, min_open=True),
     default=300.0,
     show_default=True,
     help="Seconds to wait for a response",
 )
-@click.option(
+@option(
     "--fail-above",
     multiple=True,
     metavar="METRIC=VALUE",
     help="Exit with 3 if METRIC is above VALUE, as p99=2s",
 )
-@click.option(
+@option(
     "--fail-below",
     multiple=True,
     metavar="METRIC=VALUE",
     help="Exit with 3 if it is below, as output-tokens-per-s=100",
 )
-@click.option("--html", type=click.Path(path_type=Path), metavar="FILE", help="File for a report with curves")
-@click.option(
-    "--csv", "--op-stats-csv", "csv", type=click.Path(path_type=Path), help="File for a row per request"
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON")
-@click.option("-q", "--quiet", is_flag=True, help="Print no progress")
+@option("--html", type=click.Path(path_type=Path), metavar="FILE", help="File for a report with curves")
+@option("--csv", "--op-stats-csv", "csv", type=click.Path(path_type=Path), help="File for a row per request")
+@option("--json", "as_json", is_flag=True, help="Print JSON")
+@option("-q", "--quiet", is_flag=True, help="Print no progress")
 def requests(**options: Any) -> int:
     """Send requests to a core model at a rate, and report the latency of whole requests.
 

@@ -14,6 +14,7 @@ import click
 
 from inflight.build.options import OPTIONS
 from inflight.build.options.declaration import BuildOption
+from inflight.cli.declared import Option
 from inflight.cli.options import Choice
 from inflight.cli.terminal import echo
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from inflight.build.pipeline import Built, Prepared
 
 
-def _click_option(option: BuildOption) -> click.Option:
+def _click_option(option: BuildOption) -> Option:
     kinds: dict[str, Any] = {
         "int": click.IntRange(min=option.minimum),
         "text": click.STRING,
@@ -31,19 +32,21 @@ def _click_option(option: BuildOption) -> click.Option:
     }
     names = [option.flag, *("--" + alias.replace("_", "-") for alias in option.aliases), option.name]
     text = option.meaning
+    if option.kind == "texts" and not option.items:
+        text += "; repeatable"
     if option.default is not None and option.default is not False:
         text = f"{text}  [default: {option.default}]"
     if option.kind == "bool":
-        return click.Option(names, is_flag=True, default=None, help=text)
+        return Option(names, is_flag=True, default=None, help=text)
     optional: dict[str, Any] = {} if option.bare is None else {"is_flag": False, "flag_value": option.bare}
-    return click.Option(
+    return Option(
         names,
         type=Choice(option.items) if option.items else kinds[option.kind],
         **optional,
         multiple=option.kind == "texts",
         required=option.name == "output",
         help=text,
-        metavar="NAME..." if option.items else {"texts": "TEXT, repeated"}.get(option.kind),
+        metavar="NAME..." if option.items else {"path": "PATH"}.get(option.kind),
     )
 
 

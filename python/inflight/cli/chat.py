@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inflight.cli.declared import option
 from inflight.cli.terminal import printable, printable_text
 
 if TYPE_CHECKING:
@@ -53,13 +54,13 @@ class Conversation:
 
 
 @click.command()
-@click.option("--url", default="http://127.0.0.1:8000", show_default=True, help="The gateway")
-@click.option("--model", metavar="NAME", help="The model's name  [default: the first one served]")
-@click.option("--api-key", envvar="INFLIGHT_API_KEY", show_envvar=True, metavar="KEY", help="Its key")
-@click.option("--system", metavar="TEXT", help="A system message to begin with")
-@click.option("--message", "-m", metavar="TEXT", help="Ask once, print the answer and end")
-@click.option("--max-tokens", type=click.IntRange(min=1), help="Longest answer, in tokens")
-@click.option("--temperature", type=click.FloatRange(0, 2), help="Randomness of the answer")
+@option("--url", default="http://127.0.0.1:8000", show_default=True, help="The gateway")
+@option("--model", metavar="NAME", help="The model's name  [default: the first one served]")
+@option("--api-key", envvar="INFLIGHT_API_KEY", show_envvar=True, metavar="KEY", help="Its key")
+@option("--system", metavar="TEXT", help="A system message to begin with")
+@option("--message", "-m", metavar="TEXT", help="Ask once, print the answer and end")
+@option("--max-tokens", type=click.IntRange(min=1), help="Longest answer, in tokens")
+@option("--temperature", type=click.FloatRange(0, 2), help="Randomness of the answer")
 def chat(
     url: str,
     model: str | None,

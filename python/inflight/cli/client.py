@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inflight.cli.declared import option
 from inflight.cli.options import Command, Finite, connection_options, together
 
 if TYPE_CHECKING:
@@ -41,14 +42,14 @@ NVIDIAS = {"beam_width": ("-b",), "num_return_sequences": ("-n",), "seed": ("--r
 
 _connection_options = together(
     connection_options,
-    click.option(
+    option(
         "--timeout-s",
         type=Finite(0, min_open=True),
         default=300.0,
         show_default=True,
         help="Seconds to wait for each response",
     ),
-    click.option("--json", "as_json", is_flag=True, help="Print JSON"),
+    option("--json", "as_json", is_flag=True, help="Print JSON"),
 )
 
 
@@ -81,11 +82,11 @@ def client(**_: object) -> None:
 
 def _request_options(command: Command) -> Command:
     sampling = [
-        click.option("--" + name.replace("_", "-"), *NVIDIAS.get(name, ()), name, type=kind, help=text)
+        option("--" + name.replace("_", "-"), *NVIDIAS.get(name, ()), name, type=kind, help=text)
         for name, (kind, text) in SAMPLING.items()
     ]
     decorators = (
-        click.option(
+        option(
             "-o",
             "--max-tokens",
             "--request-output-len",
@@ -96,65 +97,65 @@ def _request_options(command: Command) -> Command:
             show_default=True,
             help="Tokens to generate",
         ),
-        click.option("-S", "--streaming", is_flag=True, help="Print tokens as they come"),
-        click.option("--request-id", metavar="ID", help="Id of the request  [default: a random one]"),
-        click.option(
+        option("-S", "--streaming", is_flag=True, help="Print tokens as they come"),
+        option("--request-id", metavar="ID", help="Id of the request  [default: a random one]"),
+        option(
             "--stop-after-ms", type=click.IntRange(0), help="Milliseconds after which to stop the request"
         ),
-        click.option(
+        option(
             "--stop-via-request-cancel",
             "cancel",
             is_flag=True,
             help="Stop by closing the connection, not by a request with `stop`; over HTTP, always",
         ),
         *sampling,
-        click.option(
+        option(
             "--stop-word",
             "stop_words",
             multiple=True,
             metavar="TEXT",
             help="Text that ends the answer; repeatable",
         ),
-        click.option(
+        option(
             "--bad-word",
             "bad_words",
             multiple=True,
             metavar="TEXT",
             help="Text that is never generated; repeatable",
         ),
-        click.option(
+        option(
             "--lora-path",
-            metavar="DIR",
+            metavar="DIRECTORY",
             type=click.Path(exists=True, file_okay=False, path_type=Path),
             help="Send the adapter of this directory: `model.lora_weights.npy` and `model.lora_config.npy`",
         ),
-        click.option("--log-probs", "--return-log-probs", is_flag=True, help="Ask for log probabilities"),
-        click.option(
+        option("--log-probs", "--return-log-probs", is_flag=True, help="Ask for log probabilities"),
+        option(
             "--context-logits",
             "--return-context-logits",
             is_flag=True,
             help="Ask for the logits of the prompt",
         ),
-        click.option(
+        option(
             "--generation-logits",
             "--return-generation-logits",
             is_flag=True,
             help="Ask for the logits of the answer",
         ),
-        click.option("--include-input", is_flag=True, help="Begin each answer with its prompt"),
-        click.option(
+        option("--include-input", is_flag=True, help="Begin each answer with its prompt"),
+        option(
             "--input",
             "others",
             multiple=True,
             metavar="NAME=VALUE",
             help="Any other input of the model; the value is JSON, or text",
         ),
-        click.option(
+        option(
             "--parameter", "parameters", multiple=True, metavar="NAME=VALUE", help="Parameter of the request"
         ),
-        click.option(
+        option(
             "--save",
-            metavar="DIR",
+            metavar="DIRECTORY",
             type=click.Path(file_okay=False, path_type=Path),
             help="Write the other outputs, such as logits, there as `.npy`",
         ),
@@ -164,7 +165,7 @@ def _request_options(command: Command) -> Command:
 
 @client.command()
 @click.argument("ids", nargs=-1)
-@click.option(
+@option(
     "-f",
     "--input-tokens-csv",
     "--file",
@@ -172,20 +173,18 @@ def _request_options(command: Command) -> Command:
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     help="Prompts as ids with commas between, one a line; several lines are a batch",
 )
-@click.option("-p", "--text", "texts", multiple=True, metavar="TEXT", help="A prompt to tokenize; repeatable")
-@click.option(
+@option("-p", "--text", "texts", multiple=True, metavar="TEXT", help="A prompt to tokenize; repeatable")
+@option(
     "--tokenizer",
     "--tokenizer-dir",
     "tokenizer",
-    metavar="DIR",
+    metavar="DIRECTORY",
     help="Tokenize with its `tokenizer.json`  [default: the server's models for text]",
 )
-@click.option(
-    "--model", "--model-name", default="tensorrt_llm", show_default=True, help="Name of the core model"
-)
+@option("--model", "--model-name", default="tensorrt_llm", show_default=True, help="Name of the core model")
 @_request_options
 @_connection_options
-@click.option("--draft-ids", metavar="IDS", help="Guessed tokens for the model to check")
+@option("--draft-ids", metavar="IDS", help="Guessed tokens for the model to check")
 def tokens(
     ids: tuple[str, ...],
     file: Path | None,
@@ -230,28 +229,28 @@ def tokens(
 
 @client.command()
 @click.argument("prompts", nargs=-1, metavar="PROMPT...")
-@click.option("-p", "--prompt", "more", multiple=True, metavar="TEXT", help="A prompt; several are a batch")
-@click.option(
+@option("-p", "--prompt", "more", multiple=True, metavar="TEXT", help="A prompt; several are a batch")
+@option(
     "--model",
     "--model-name",
     default="ensemble",
     show_default=True,
     help="The text model: ensemble or tensorrt_llm_bls",
 )
-@click.option("--core-model", default="tensorrt_llm", show_default=True, help="The model that takes `stop`")
-@click.option(
+@option("--core-model", default="tensorrt_llm", show_default=True, help="The model that takes `stop`")
+@option(
     "--overwrite-output-text",
     "accumulated",
     is_flag=True,
     help="Each response has all text so far (`accumulate_tokens`)",
 )
-@click.option(
+@option(
     "--embedding-bias", "biases", multiple=True, metavar="WORD=WEIGHT", help="Add to the logits of a word"
 )
-@click.option(
+@option(
     "--num-draft-tokens", type=click.IntRange(1), help="Tokens that the draft model proposes in each round"
 )
-@click.option("--use-draft-logits", is_flag=True, help="Accept guesses by their probabilities")
+@option("--use-draft-logits", is_flag=True, help="Accept guesses by their probabilities")
 @_request_options
 @_connection_options
 def text(
@@ -289,8 +288,8 @@ def text(
 
 
 @client.command()
-@click.option("--model", metavar="NAME", help="Ask only for this model")
-@click.option("--wait-s", type=Finite(0), default=0.0, help="Seconds to keep asking until it is ready")
+@option("--model", metavar="NAME", help="Ask only for this model")
+@option("--wait-s", type=Finite(0), default=0.0, help="Seconds to keep asking until it is ready")
 @_connection_options
 @click.pass_context
 def health(

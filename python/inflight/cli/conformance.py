@@ -7,24 +7,24 @@ from pathlib import Path
 
 import click
 
+from inflight.cli.declared import option
+
 MARKS = {"passed": ("ok", "green"), "absent": ("none", "cyan"), "failed": ("FAIL", "red")}
 
 
 @click.command()
 @click.argument("url", default="http://127.0.0.1:8000")
-@click.option("--model", metavar="NAME", help="Model to ask; the server's first if not given")
-@click.option("--api-key", metavar="KEY", envvar="OPENAI_API_KEY", help="Key of a server that asks for one")
-@click.option(
-    "--only", metavar="TEXT", default="", help="Run only checks whose topic or name contains this text"
-)
-@click.option(
+@option("--model", metavar="NAME", help="Model to ask; the server's first if not given")
+@option("--api-key", metavar="KEY", envvar="OPENAI_API_KEY", help="Key of a server that asks for one")
+@option("--only", metavar="TEXT", default="", help="Run only checks whose topic or name contains this text")
+@option(
     "--node",
-    metavar="DIR",
+    metavar="DIRECTORY",
     type=click.Path(file_okay=False, exists=True, path_type=Path),
     help="Also ask through the SDKs for Node that are installed in this folder",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON when all is done")
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print a page when all is done")
+@option("--json", "as_json", is_flag=True, help="Print JSON when all is done")
+@option("--markdown", "as_markdown", is_flag=True, help="Print a page when all is done")
 @click.pass_context
 def conformance(
     ctx: click.Context,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inflight.cli.declared import option
+
 if TYPE_CHECKING:
     from inflight.checklist.outcome import Outcome
 
@@ -24,48 +26,48 @@ MARKS = {
 
 @click.command()
 @click.argument("model", required=False, type=click.Path(path_type=Path))
-@click.option(
+@option(
     "--tensorrt-llm",
     "executor",
     flag_value="tensorrt_llm",
     help="Try TensorRT-LLM with MODEL: each feature once, in a separate process",
 )
-@click.option(
+@option(
     "--reference",
     "executor",
     flag_value="reference",
     help="Try the reference executor in the same way",
 )
-@click.option(
+@option(
     "--executor-option",
     "executor_options",
     multiple=True,
     metavar="NAME=VALUE",
     help="Option of the executor that is tried, as `inflight worker` takes it",
 )
-@click.option("--only", metavar="TEXT", default="", help="Try only features whose name contains this text")
-@click.option(
+@option("--only", metavar="TEXT", default="", help="Try only features whose name contains this text")
+@option(
     "--load-timeout-s",
     type=click.FloatRange(min=1),
     default=900.0,
     show_default=True,
     help="Seconds that the executor may take to load, each of several times",
 )
-@click.option(
+@option(
     "--check-timeout-s",
     type=click.FloatRange(min=0.1),
     default=120.0,
     show_default=True,
     help="Seconds that each feature may take; above those of a slow answer, 60",
 )
-@click.option(
+@option(
     "--report",
     metavar="FILE",
     type=click.Path(dir_okay=False, path_type=Path),
     help="File to attach to a report: versions, GPUs, options, outcomes, tracebacks; JSON if it ends in"
     " `.json`, otherwise Markdown",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON")
+@option("--json", "as_json", is_flag=True, help="Print it as JSON")
 @click.pass_context
 def doctor(
     ctx: click.Context,

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from inflight.cli.declared import Option
 from inflight.cli.layers import origin_of
 from inflight.cli.options import PORT
 from inflight.cli.otel import TracedCommand
@@ -44,7 +45,7 @@ NOT_TAKEN = {
 }
 
 
-class GatewayOption(click.Option):
+class GatewayOption(Option):
     """An option that the gateway declares and checks. Its value is text as given, or None."""
 
     def __init__(self, declared: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from inflight.build.options import BY_NAME
+from inflight.cli.declared import option
 from inflight.cli.options import Choice, Finite
 from inflight.cli.terminal import printable
 
@@ -18,9 +19,9 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def _override(name: str, text: str) -> Callable[[Command], Command]:
-    option = BY_NAME[name]
-    kind: Any = Choice(option.choices) if option.choices else click.IntRange(min=1)
-    return click.option(option.flag, name, type=kind, help=text)
+    of_build = BY_NAME[name]
+    kind: Any = Choice(of_build.choices) if of_build.choices else click.IntRange(min=1)
+    return option(of_build.flag, name, type=kind, help=text)
 
 
 @click.command()
@@ -30,15 +31,15 @@ def _override(name: str, text: str) -> Callable[[Command], Command]:
 @_override("quantization", "Format of the weights to assume  [default: the build's]")
 @_override("kv_cache_dtype", "Format of the KV cache to assume  [default: the build's]")
 @_override("tokens_per_block", "Tokens in a KV cache block  [default: the build's, else 32]")
-@click.option(
+@option(
     "--gpu-memory",
     # A petabyte: far beyond any GPU, and within what floats count exactly.
     type=Finite(min=0, min_open=True, max=1 << 20),
     metavar="GIB",
     help="Memory of each GPU  [default: this machine's]",
 )
-@click.option("--length", type=click.IntRange(min=1), help="Tokens of a sequence  [default: the longest]")
-@click.option("--json", "as_json", is_flag=True, help="Print it as JSON")
+@option("--length", type=click.IntRange(min=1), help="Tokens of a sequence  [default: the longest]")
+@option("--json", "as_json", is_flag=True, help="Print it as JSON")
 def inspect(
     directory: str, gpu_memory: float | None, length: int | None, as_json: bool, **overrides: Any
 ) -> None:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from inflight.cli.declared import option
+
 if TYPE_CHECKING:
     from inflight.launch.plan import LaunchPlan
     from inflight.launch.topology import Model, Topology
@@ -18,22 +20,22 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("topology", type=click.Path(path_type=Path))
-@click.option("--plan", "show_plan", is_flag=True, help="Print the processes, and start none")
-@click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON")
-@click.option(
+@option("--plan", "show_plan", is_flag=True, help="Print the processes, and start none")
+@option("--json", "as_json", is_flag=True, help="Print the plan as JSON")
+@option(
     "--render",
     "plane",
     type=click.Choice(["slurm", "kubernetes", "compose", "systemd"]),
     help="Write the files for this platform instead of starting anything",
 )
-@click.option(
+@option(
     "--reload",
     "is_reload",
     is_flag=True,
     help="Replace what has changed in the running `inflight launch` of this file, one after the other, by"
     " what the file says now; all workers where none has changed; no request fails",
 )
-@click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="Directory for `--render`")
+@option("--output", type=click.Path(path_type=Path), metavar="DIRECTORY", help="Directory for `--render`")
 @click.pass_context
 def launch(
     ctx: click.Context,

@@ -15,6 +15,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from inflight.cli.declared import Option
+
 #: Before an option's name in capitals.
 PREFIX = "INFLIGHT_"
 #: What a service's address looks like in the variables that Kubernetes sets for a Service called `inflight`.
@@ -34,7 +36,7 @@ HELP = (
 )
 
 
-class ConfigOption(click.Option):
+class ConfigOption(Option):
     """`--config`. Read before the other options, whose defaults it replaces."""
 
     def __init__(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from inflight.cli.declared import option
 from inflight.executors import DEVICES
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -59,19 +60,19 @@ class Finite(click.FloatRange):
 #: MODEL, the executor and what they need; the same for `serve` and `worker`.
 model_options = together(
     click.argument("model", required=False, type=click.Path()),
-    click.option(
+    option(
         "--served-model-name",
         metavar="NAME",
         help="The name clients use  [default: the directory's name; `inflight-demo` without MODEL]",
     ),
-    click.option(
+    option(
         "--device",
         type=click.Choice(DEVICES),
         default="auto",
         show_default=True,
         help="Where the reference executor computes",
     ),
-    click.option(
+    option(
         "--executor-option",
         "executor_options",
         multiple=True,
@@ -84,13 +85,13 @@ model_options = together(
 
 #: A KServe server and how to reach it; the same for `client` and `bench requests`.
 connection_options = together(
-    click.option(
+    option(
         "-u",
         "--url",
         metavar="HOST:PORT",
         help="Address of the server  [default: localhost, port 8001 for grpc, 8000 for http]",
     ),
-    click.option(
+    option(
         "-i",
         "--protocol",
         type=click.Choice(["grpc", "http"]),
@@ -98,9 +99,7 @@ connection_options = together(
         show_default=True,
         help="Protocol to use; grpc needs `inflight-llm[client]`",
     ),
-    click.option(
-        "--api-key", metavar="KEY", envvar="INFLIGHT_API_KEY", show_envvar=True, help="Key of a gateway"
-    ),
+    option("--api-key", metavar="KEY", envvar="INFLIGHT_API_KEY", show_envvar=True, help="Key of a gateway"),
 )
 
 

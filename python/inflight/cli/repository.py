@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from inflight.cli.declared import option
 from inflight.cli.terminal import echo
 from inflight.errors import UserMistake
 
@@ -29,9 +30,9 @@ FLAGS = {
 }
 #: What a kind of `tables.Parameter` is called in the help; other kinds are their values.
 KINDS = {
-    "count": "NUMBER",
-    "int": "NUMBER",
-    "fraction": "FRACTION",
+    "count": "N",
+    "int": "N",
+    "fraction": "RATIO",
     "path": "DIRECTORY",
     "bool": "[true|false]",
 }
@@ -46,10 +47,10 @@ def _flags(command: Any) -> Any:
     from inflight.triton.repository.options import options
 
     known = options()
-    for flag, option in reversed(FLAGS.items()):
-        parameter = known[option]
+    for flag, name in reversed(FLAGS.items()):
+        parameter = known[name]
         default = f"  [default: {parameter.default}]" if parameter.default else ""
-        command = click.option(
+        command = option(
             "--" + flag.replace("_", "-"),
             flag,
             metavar=KINDS.get(parameter.kind, f"[{parameter.kind}]"),
@@ -58,7 +59,7 @@ def _flags(command: Any) -> Any:
     return command
 
 
-_sources = click.option(
+_sources = option(
     "--sources",
     type=click.Path(path_type=Path),
     help="Checkout of TensorRT-LLM, from which the code and the tensors of the llmapi model are copied",
@@ -67,10 +68,10 @@ _sources = click.option(
 
 @repository.command()
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option(
+@option(
     "--output", required=True, type=click.Path(path_type=Path), help="Directory to write the repository to"
 )
-@click.option(
+@option(
     "--backend",
     type=click.Choice(["tensorrtllm", "python", "llmapi"]),
     default="python",
@@ -80,17 +81,15 @@ _sources = click.option(
 )
 @_sources
 @_flags
-@click.option("--options", "file", type=click.Path(path_type=Path), help="Options by name in a YAML file")
-@click.option(
-    "--set", "pairs", multiple=True, metavar="NAME=VALUE", help="Any option; see `repository options`"
-)
-@click.option(
+@option("--options", "file", type=click.Path(path_type=Path), help="Options by name in a YAML file")
+@option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="Any option; see `repository options`")
+@option(
     "--prefix",
     metavar="NAME",
     default="",
     help="Add a set of models to the repository, called NAME_ensemble and so on",
 )
-@click.option("--force", is_flag=True, help="Replace the models that are there")
+@option("--force", is_flag=True, help="Replace the models that are there")
 def create(
     directory: Path,
     output: Path,
@@ -157,14 +156,14 @@ def check(ctx: click.Context, directory: Path) -> None:
 @repository.command()
 @click.argument("old", type=click.Path(path_type=Path))
 @click.argument("new", type=click.Path(path_type=Path))
-@click.option(
+@option(
     "--model",
     "checkpoint",
     required=True,
     type=click.Path(path_type=Path),
     help="Directory of the Hugging Face checkpoint that the engine was built from",
 )
-@click.option(
+@option(
     "--backend",
     type=click.Choice(["python", "llmapi"]),
     default="python",
@@ -172,11 +171,9 @@ def check(ctx: click.Context, directory: Path) -> None:
     help="What NEW has: the same five models on Inflight's executor, or NVIDIA's llmapi model alone",
 )
 @_sources
-@click.option(
-    "--set", "pairs", multiple=True, metavar="NAME=VALUE", help="Any option; see `repository options`"
-)
-@click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing")
-@click.option("--force", is_flag=True, help="Replace the models that are there")
+@option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="Any option; see `repository options`")
+@option("--dry-run", is_flag=True, help="Say what would change, and write nothing")
+@option("--force", is_flag=True, help="Replace the models that are there")
 def convert(
     old: Path,
     new: Path,
@@ -201,8 +198,8 @@ def convert(
 @repository.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.argument("substitutions")
-@click.option("-i", "--in-place", "--in_place", is_flag=True, help="Change FILE and print nothing")
-@click.option("--strict", is_flag=True, help="Refuse keys that FILE has no placeholder for")
+@option("-i", "--in-place", "--in_place", is_flag=True, help="Change FILE and print nothing")
+@option("--strict", is_flag=True, help="Refuse keys that FILE has no placeholder for")
 def fill(file: Path, substitutions: str, in_place: bool, strict: bool) -> None:
     """Fill the `${placeholders}` of FILE with SUBSTITUTIONS, `key:value,key:value`."""
     from inflight.triton.repository import fill as filler
@@ -265,8 +262,8 @@ def _from_file(file: Path) -> dict[str, str]:
 
 @repository.command()
 @click.argument("directory", required=False, type=click.Path(path_type=Path))
-@click.option("--model-repo", "--model_repo", type=click.Path(path_type=Path), help="The same as DIRECTORY")
-@click.option(
+@option("--model-repo", "--model_repo", type=click.Path(path_type=Path), help="The same as DIRECTORY")
+@option(
     "--world-size",
     "--world_size",
     type=click.IntRange(1, 1024),
@@ -274,14 +271,12 @@ def _from_file(file: Path) -> dict[str, str]:
     show_default=True,
     help="Ranks of the engine; one tritonserver each, under mpirun",
 )
-@click.option("--tritonserver", metavar="PATH", help="The program  [default: on PATH, or NVIDIA's image's]")
-@click.option("--http-port", "--http_port", type=click.IntRange(1, 65535), default=8000, show_default=True)
-@click.option("--grpc-port", "--grpc_port", type=click.IntRange(1, 65535), default=8001, show_default=True)
-@click.option(
-    "--metrics-port", "--metrics_port", type=click.IntRange(1, 65535), default=8002, show_default=True
-)
-@click.option("--log", is_flag=True, help="Log verbosely, into the file")
-@click.option(
+@option("--tritonserver", metavar="PATH", help="The program  [default: on PATH, or NVIDIA's image's]")
+@option("--http-port", "--http_port", type=click.IntRange(1, 65535), default=8000, show_default=True)
+@option("--grpc-port", "--grpc_port", type=click.IntRange(1, 65535), default=8001, show_default=True)
+@option("--metrics-port", "--metrics_port", type=click.IntRange(1, 65535), default=8002, show_default=True)
+@option("--log", is_flag=True, help="Log verbosely, into the file")
+@option(
     "--log-file",
     "--log_file",
     metavar="FILE",
@@ -289,7 +284,7 @@ def _from_file(file: Path) -> dict[str, str]:
     show_default=True,
     help="File for `--log`",
 )
-@click.option(
+@option(
     "--tensorrt-llm-model-name",
     "--tensorrt_llm_model_name",
     "core_models",
@@ -298,15 +293,13 @@ def _from_file(file: Path) -> dict[str, str]:
     show_default=True,
     help="The core models, with commas; ranks above 0 load only these",
 )
-@click.option(
-    "--multi-model", "--multi_model", is_flag=True, help="Orchestrator mode: several models with engines"
-)
-@click.option(
+@option("--multi-model", "--multi_model", is_flag=True, help="Orchestrator mode: several models with engines")
+@option(
     "--disable-spawn-processes",
     is_flag=True,
     help="With `--multi-model`: the ranks are those of the job, and none is started",
 )
-@click.option(
+@option(
     "--multimodal-gpu0-cuda-mem-pool-bytes",
     "--multimodal_gpu0_cuda_mem_pool_bytes",
     "pool_bytes",
@@ -314,17 +307,17 @@ def _from_file(file: Path) -> dict[str, str]:
     default=0,
     help="Triton's memory on GPU 0, for tensors between models",
 )
-@click.option("--mpirun", metavar="PATH", default="mpirun", show_default=True, help="Open MPI's launcher")
-@click.option("--oversubscribe", is_flag=True, help="More ranks than slots, as some Slurm jobs need")
-@click.option("--no-mpi", "--no_mpi", is_flag=True, help="Refuse more ranks than one, which need mpirun")
-@click.option(
+@option("--mpirun", metavar="PATH", default="mpirun", show_default=True, help="Open MPI's launcher")
+@option("--oversubscribe", is_flag=True, help="More ranks than slots, as some Slurm jobs need")
+@option("--no-mpi", "--no_mpi", is_flag=True, help="Refuse more ranks than one, which need mpirun")
+@option(
     "--trtllm-llmapi-launch",
     "--trtllm_llmapi_launch",
     "llmapi_launch",
     is_flag=True,
     help="TensorRT-LLM's launcher in front of every rank: only rank 0 is a tritonserver then",
 )
-@click.option(
+@option(
     "--exit-timeout",
     "--exit_timeout",
     "exit_timeout_s",
@@ -332,15 +325,15 @@ def _from_file(file: Path) -> dict[str, str]:
     metavar="SECONDS",
     help="How long tritonserver itself waits for its requests at its end  [default: its own]",
 )
-@click.option("-f", "--force", is_flag=True, help="Start although another tritonserver is running")
-@click.option(
+@option("-f", "--force", is_flag=True, help="Start although another tritonserver is running")
+@option(
     "--drain-timeout-s",
     type=click.FloatRange(0),
     default=60.0,
     show_default=True,
     help="How long a stop may take before everything is killed",
 )
-@click.option("--dry-run", is_flag=True, help="Print the command and end")
+@option("--dry-run", is_flag=True, help="Print the command and end")
 @click.argument("more", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def serve(ctx: click.Context, /, directory: Path | None, model_repo: Path | None, **options: Any) -> None:

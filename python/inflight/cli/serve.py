@@ -11,6 +11,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from inflight.cli.declared import option
 from inflight.cli.gateway_options import NOT_TAKEN, CommandWithGateway, pass_on
 from inflight.cli.layers import forget_variables, option_names
 from inflight.cli.options import named_options
@@ -65,24 +66,22 @@ class ServeCommand(CommandWithGateway, CommandWithWorker):
 
 @click.command(cls=ServeCommand)
 @with_executor
-@click.option(
-    "--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Workers of the model"
-)
-@click.option(
+@option("--replicas", type=click.IntRange(min=1), default=1, show_default=True, help="Workers of the model")
+@option(
     "--tp-size",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
     help="Tensor parallelism: GPUs that share every layer",
 )
-@click.option(
+@option(
     "--pp-size",
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
     help="Pipeline parallelism: groups of GPUs with a share of the layers each",
 )
-@click.option(
+@option(
     "--gpus",
     metavar="LIST",
     help="GPUs of the workers, by index or UUID, MIG slices too: `0,1;2,3` is for two replicas of two"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from inflight.cli.declared import option
 from inflight.errors import InflightError
 
 if TYPE_CHECKING:
@@ -22,23 +23,23 @@ NO_ACCESS = "shows its workers to clients with a key only; pass `--api-key`"
 
 @click.command()
 @click.argument("url", default="http://127.0.0.1:8000")
-@click.option("--api-key", envvar="INFLIGHT_API_KEY", show_envvar=True, metavar="KEY", help="Its key")
-@click.option(
+@option("--api-key", envvar="INFLIGHT_API_KEY", show_envvar=True, metavar="KEY", help="Its key")
+@option(
     "--worker-metrics",
     "workers",
     multiple=True,
     metavar="HOST:PORT",
     help="Metrics address of a worker, for its KV cache; repeat for several",
 )
-@click.option(
+@option(
     "--interval-s",
     type=click.FloatRange(min=0.1, max=3600),
     default=INTERVAL_S,
     show_default=True,
     help="Seconds between two readings",
 )
-@click.option("--count", type=click.IntRange(min=1), help="Readings to print before ending; for scripts")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object for each reading")
+@option("--count", type=click.IntRange(min=1), help="Readings to print before ending; for scripts")
+@option("--json", "as_json", is_flag=True, help="One JSON object for each reading")
 def top(
     url: str,
     api_key: str | None,

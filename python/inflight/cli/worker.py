@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from inflight.cli.declared import option
 from inflight.cli.options import Choice, model_options, named_options, together
 from inflight.cli.worker_options import CommandWithWorker, executors_with, made_of, simulated_names
 from inflight.executors import HIDDEN, NAMES
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 #: What it serves and with what; the same for `serve` and `worker`.
 with_executor = together(
     model_options,
-    click.option(
+    option(
         "--add-model",
         multiple=True,
         metavar="NAME=MODEL",
@@ -30,7 +31,7 @@ with_executor = together(
         " OpenAI clients call it NAME; KServe clients call its models `NAME_tensorrt_llm`,"
         " `NAME_ensemble` and so on",
     ),
-    click.option(
+    option(
         "--executor",
         type=Choice(NAMES, hidden=HIDDEN),
         default="reference",

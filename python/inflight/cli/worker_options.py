@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from inflight.cli.declared import Option
 from inflight.cli.options import Finite
 from inflight.cli.otel import TracedCommand
 
@@ -55,7 +56,7 @@ SHARED = {
 }
 
 
-class NativeOption(click.Option):
+class NativeOption(Option):
     """An option that Rust declares: `None` unless given, because Rust has its default with its reason."""
 
     def __init__(self, declared: WorkerOption, help: str | None = None, note: str = "") -> None:
@@ -142,7 +143,7 @@ def _type_of(declared: WorkerOption) -> Any:
         "switch": click.BOOL,
         "integer": click.IntRange(low, high),
         "number": Finite(low, high),
-        "text": click.STRING,
+        "text": click.Choice(declared.choices) if declared.choices else click.STRING,
         # Who reads it says what is wrong with it.
         "file": click.Path(),
         "directory": click.Path(exists=True, file_okay=False),

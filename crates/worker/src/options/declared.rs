@@ -64,6 +64,8 @@ pub struct OptionInfo {
     pub max: Option<f64>,
     /// The placeholder of its value in the help; `None`: that of its kind.
     pub value_name: Option<&'static str>,
+    /// All values that it may have; empty: any of its kind.
+    pub choices: Vec<&'static str>,
     /// The environment variable that sets it as well.
     pub environment: Option<&'static str>,
     pub(crate) unit: Option<&'static str>,
@@ -102,6 +104,11 @@ pub(crate) trait OptionType: Sized {
     const MIN: Option<f64> = None;
     const MAX: Option<f64> = None;
 
+    /// All words that a text may be; empty: any.
+    fn choices() -> Vec<&'static str> {
+        Vec::new()
+    }
+
     fn value(&self) -> OptionValue;
 
     /// `Err` is what is expected instead.
@@ -123,6 +130,7 @@ impl OptionInfo {
             min: T::MIN,
             max: T::MAX,
             value_name: None,
+            choices: T::choices(),
             environment: None,
             unit: T::UNIT,
         }

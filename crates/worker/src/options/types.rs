@@ -97,47 +97,34 @@ impl<T: OptionType> OptionType for Option<T> {
     }
 }
 
-const PHASES: [(Phases, &str); 3] = [
-    (Phases::Both, "both"),
-    (Phases::Context, "context"),
-    (Phases::Generation, "generation"),
-];
+macro_rules! choices {
+    ($($type:ty: $($variant:ident $name:literal),+, $expected:literal;)+) => {$(
+        impl OptionType for $type {
+            const KIND: OptionKind = OptionKind::Text;
 
-impl OptionType for Phases {
-    const KIND: OptionKind = OptionKind::Text;
+            fn choices() -> Vec<&'static str> {
+                vec![$($name),+]
+            }
 
-    fn value(&self) -> OptionValue {
-        let mut all = PHASES.into_iter();
-        let name = all.find_map(|(phases, name)| (phases == *self).then_some(name));
-        OptionValue::Text(name.unwrap_or_default().to_owned())
-    }
+            fn value(&self) -> OptionValue {
+                let name = match self {
+                    $(Self::$variant => $name),+
+                };
+                OptionValue::Text(name.to_owned())
+            }
 
-    fn read(value: OptionValue) -> Result<Self, String> {
-        let text = String::read(value)?;
-        let mut all = PHASES.into_iter();
-        let found = all.find_map(|(phases, name)| (name == text).then_some(phases));
-        found.ok_or_else(|| "`both`, `context` or `generation`".to_owned())
-    }
-}
-
-impl OptionType for Form {
-    const KIND: OptionKind = OptionKind::Text;
-
-    fn value(&self) -> OptionValue {
-        let name = match self {
-            Self::Maps => "maps",
-            Self::Arrays => "arrays",
-        };
-        OptionValue::Text(name.to_owned())
-    }
-
-    fn read(value: OptionValue) -> Result<Self, String> {
-        match String::read(value)?.as_str() {
-            "maps" => Ok(Self::Maps),
-            "arrays" => Ok(Self::Arrays),
-            _ => Err("`maps` or `arrays`".to_owned()),
+            fn read(value: OptionValue) -> Result<Self, String> {
+                match String::read(value)?.as_str() {
+                    $($name => Ok(Self::$variant),)+
+                    _ => Err($expected.to_owned()),
+                }
+            }
         }
-    }
+    )+};
+}
+choices! {
+    Phases: Both "both", Context "context", Generation "generation", "`both`, `context` or `generation`";
+    Form: Maps "maps", Arrays "arrays", "`maps` or `arrays`";
 }
 
 impl OptionType for EtcdPlace {
