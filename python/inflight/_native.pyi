@@ -247,7 +247,7 @@ class ParsedRequest:
     def sequences(self) -> int:
         """Sequences of each row."""
 
-class Answer:
+class RowResponse:
     """What one row of the executor became."""
 
     @property
@@ -287,7 +287,7 @@ class CoreRequests:
         Raises `ValueError` for an unknown datatype, `TypeError` for a parameter of another type.
         """
 
-    def respond(self, batch: ResponseBatch) -> list[Answer]:
+    def respond(self, batch: ResponseBatch) -> list[RowResponse]:
         """Answers the rows of one iteration, in order; rows of unknown client ids have no answer.
 
         Raises `TypeError` or `ValueError` for a batch that `check_response_batch` refuses.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inflight._native import Answer, CoreRequests, ParsedRequest, Refusal, core_model, executor_gauges
+from inflight._native import CoreRequests, ParsedRequest, Refusal, RowResponse, core_model, executor_gauges
 from inflight.executors.base import FinishReason, ModelInfo, StatusCode
 from inflight.executors.columns import Columns
 
@@ -98,7 +98,7 @@ def test_what_cannot_be_answered_is_a_refusal_with_its_status() -> None:
     columns = Columns()
     columns.fail(request.client_id, StatusCode.RESOURCE_EXHAUSTED, "the queue is full")
     (answer,) = requests.respond(columns.pack())
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, RowResponse)
     assert answer.refusal is not None
     assert (answer.refusal.status, answer.refusal.text, answer.outputs) == (8, "the queue is full", None)
 

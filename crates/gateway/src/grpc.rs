@@ -216,12 +216,12 @@ macro_rules! passed_on {
 
 #[tonic::async_trait]
 impl GrpcInferenceService for Service {
-    type ModelStreamInferStream = stream::Answers;
+    type ModelStreamInferStream = stream::Responses;
 
     async fn model_stream_infer(
         &self,
         request: Request<Streaming<wire::ModelInferRequest>>,
-    ) -> Result<Response<stream::Answers>, Status> {
+    ) -> Result<Response<stream::Responses>, Status> {
         let let_in = self.let_in(&request, Access::Key)?;
         let incoming = request.into_inner();
         Ok(Response::new(stream::open(&self.state, let_in, incoming)))

@@ -1,8 +1,9 @@
 //! One file per resource. Chat and completions share four steps: `generate` receives a request, `prompt` prepares a
-//! prompt, `sending` sends it to a worker, `response` writes the answer.
+//! prompt, `sending` sends it to a worker, `answering` writes the answer.
 
 pub(crate) mod adapters;
 mod answer_options;
+pub(crate) mod answering;
 mod arrival;
 pub(crate) mod asking;
 mod background;
@@ -33,7 +34,6 @@ pub(crate) mod picking;
 mod prepared;
 mod preparing;
 mod prompt;
-pub(crate) mod response;
 pub(crate) mod responses;
 mod resuming;
 mod sending;

@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 use self::operations::Place;
-pub(crate) use self::operations::{Access, Answer, Area, Body, Error, Operation, Type};
+pub(crate) use self::operations::{Access, Area, Body, Error, Operation, ResponseBody, Type};
 pub(crate) use self::page::html;
 
 /// Nothing on the page runs, and nothing is fetched for it; it has this one style.

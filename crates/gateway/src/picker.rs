@@ -34,9 +34,9 @@ use self::health::PickerHealth;
 use self::refusing::refused;
 use self::unread::unread;
 use crate::admission::{Admitted, BodyMemory};
+use crate::handlers::answering::IGNORED_FIELDS;
 use crate::handlers::asking::Asking;
 use crate::handlers::picking::Sought;
-use crate::handlers::response::IGNORED_FIELDS;
 use crate::server::{Port, within_grace};
 use crate::state::AppState;
 
@@ -97,11 +97,11 @@ struct Picker {
     fallbacks: usize,
 }
 
-type Answer = Result<ProcessingResponse, Status>;
+type ProcessingResult = Result<ProcessingResponse, Status>;
 
 #[tonic::async_trait]
 impl ExternalProcessor for Picker {
-    type ProcessStream = ReceiverStream<Answer>;
+    type ProcessStream = ReceiverStream<ProcessingResult>;
 
     async fn process(
         &self,
@@ -133,7 +133,7 @@ struct Passage {
     endpoints: Arc<Endpoints>,
     avoided: Arc<Avoided>,
     fallbacks: usize,
-    sender: mpsc::Sender<Answer>,
+    sender: mpsc::Sender<ProcessingResult>,
 }
 
 /// A request that goes to the endpoint that was picked for it.

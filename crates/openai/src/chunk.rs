@@ -10,7 +10,7 @@ use crate::error::ApiError;
 use crate::escape::write_escaped;
 use crate::logprobs::{ChatLogprobs, CompletionLogprobs};
 use crate::reasoning_field::ReasoningField;
-use crate::response::{FinishReason, StopReason, Usage};
+use crate::whole::{FinishReason, StopReason, Usage};
 
 /// Ends every stream that is not aborted.
 pub const DONE: &[u8] = b"data: [DONE]\n\n";

@@ -38,10 +38,10 @@ mod metadata;
 mod model;
 pub mod reader;
 mod reasoning_field;
-mod response;
 pub mod responses;
 pub mod tokenize;
 pub mod transcription;
+mod whole;
 mod words;
 
 pub use error::{ApiError, ErrorKind, RateUnit, error_schema};
@@ -58,7 +58,7 @@ pub use logprobs::{
 };
 pub use model::{ModelCard, ModelList};
 pub use reasoning_field::ReasoningField;
-pub use response::{
+pub use whole::{
     AssistantMessage, Called, CalledCustom, CalledFunction, ChatChoice, ChatCompletion, Completion,
     CompletionChoice, CompletionTokensDetails, FinishReason, MessageToolCall, PromptTokensDetails,
     StopReason, Usage,

@@ -140,7 +140,7 @@ pub(crate) struct ParsedRequest {
 
 /// What one row of the executor became.
 #[pyclass(frozen, get_all, module = "inflight._native")]
-pub(crate) struct Answer {
+pub(crate) struct RowResponse {
     client_id: u64,
     is_final: bool,
     outputs: Option<Py<PyList>>,
@@ -219,7 +219,7 @@ impl CoreRequests {
         }
     }
 
-    fn respond(&self, py: Python<'_>, batch: &Bound<'_, PyAny>) -> PyResult<Vec<Answer>> {
+    fn respond(&self, py: Python<'_>, batch: &Bound<'_, PyAny>) -> PyResult<Vec<RowResponse>> {
         let batch = response::read(batch)?;
         let answers = self
             .requests
@@ -233,7 +233,7 @@ impl CoreRequests {
                     Some(Ok(response)) => (Some(tensors(py, &response)?.unbind()), None),
                     Some(Err(refusal)) => (None, Some(Py::new(py, Refusal::from(refusal))?)),
                 };
-                Ok(Answer {
+                Ok(RowResponse {
                     client_id: answer.client_id.0,
                     is_final: answer.is_final,
                     outputs,

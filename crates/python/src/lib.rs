@@ -42,8 +42,8 @@ mod _native {
     use super::commands::{bench_main, gateway_main, simulate_main, template_helper_main};
     #[pymodule_export]
     use super::core_model::{
-        Answer, CoreInput, CoreModel, CoreOutput, CoreParameter, CoreRequests, ParsedRequest,
-        Refusal, core_model, gauges,
+        CoreInput, CoreModel, CoreOutput, CoreParameter, CoreRequests, ParsedRequest, Refusal,
+        RowResponse, core_model, gauges,
     };
     #[pymodule_export]
     use super::gateway_options::{

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use crate::executor::{ClientId, ModelInfo, Request, ResponseBatch};
 use crate::model;
 use crate::request::{self, Incoming, Limits, Plain, RequestError};
-use crate::respond::{Asked, Responder};
+use crate::respond::{RequestFacts, Responder};
 
 /// Why a request or one of its rows gets no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub enum Parsed {
 
 /// What one row of the executor became.
 #[derive(Debug)]
-pub struct Answer {
+pub struct RowResponse {
     pub client_id: ClientId,
     /// Whether it was the last row of this client id.
     pub is_final: bool,
@@ -120,7 +120,7 @@ impl CoreRequests {
         let mut live = self.live.lock();
         for (index, (request, prompt)) in requests.iter_mut().zip(prompts).enumerate() {
             request.client_id = ClientId(self.last_id.fetch_add(1, Ordering::Relaxed) + 1);
-            let asked = Asked::of(request);
+            let asked = RequestFacts::of(request);
             let responder = Responder::new(Arc::clone(&answer), index, asked, prompt);
             live.insert(request.client_id, responder);
         }
@@ -135,7 +135,7 @@ impl CoreRequests {
     ///
     /// # Errors
     /// Columns that do not fit together.
-    pub fn respond(&self, batch: &ResponseBatch) -> Result<Vec<Answer>, StepError> {
+    pub fn respond(&self, batch: &ResponseBatch) -> Result<Vec<RowResponse>, StepError> {
         batch.rows.validate()?;
         let mut answers = Vec::with_capacity(batch.rows.ids.len());
         let mut live = self.live.lock();
@@ -159,7 +159,7 @@ impl CoreRequests {
             if row.is_final {
                 live.remove(&row.id);
             }
-            answers.push(Answer {
+            answers.push(RowResponse {
                 client_id: row.id,
                 is_final: row.is_final,
                 result,

@@ -22,7 +22,7 @@ const PADDING: i32 = -1;
 
 /// What responses depend on of one executor request.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct RequestFacts {
     prompt_tokens: usize,
     end_id: Option<i32>,
     log_probs: bool,
@@ -30,7 +30,7 @@ pub(crate) struct Asked {
     sums: Vec<f32>,
 }
 
-impl Asked {
+impl RequestFacts {
     /// What `request` asks for.
     pub(crate) fn of(request: &Request) -> Self {
         Self {
@@ -47,7 +47,7 @@ impl Asked {
 pub(crate) struct Responder {
     request: Arc<PlainRequest>,
     batch_index: i32,
-    asked: Asked,
+    asked: RequestFacts,
     /// What responses repeat; empty where they do not.
     prompt: Vec<i32>,
     /// Sum of the log probabilities so far, by sequence.
@@ -78,7 +78,7 @@ impl Responder {
     pub(crate) fn new(
         request: Arc<PlainRequest>,
         batch_index: usize,
-        mut asked: Asked,
+        mut asked: RequestFacts,
         prompt: Vec<i32>,
     ) -> Self {
         Self {

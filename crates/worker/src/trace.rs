@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use tonic::Code;
 use tonic::codegen::http::HeaderMap;
 
-use self::settings::{Asked, Effective, Settings, Turn};
+use self::settings::{Effective, Settings, TraceSettings, Turn};
 
 /// Characters of a client's text that a span keeps.
 const MAX_TEXT: usize = 256;
@@ -126,7 +126,7 @@ impl Tracing {
     pub(crate) fn change<E>(
         &self,
         model: &str,
-        change: impl FnOnce(Asked) -> Result<Asked, E>,
+        change: impl FnOnce(TraceSettings) -> Result<TraceSettings, E>,
     ) -> Result<Effective, E> {
         let mut settings = self.settings.lock();
         let asked = settings.asked(model);

@@ -12,7 +12,7 @@ use inflight_batches::{
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
 
-use super::line::{self, Answer, Next};
+use super::line::{self, LineResponse, Next};
 use crate::batches::Batches;
 use crate::metrics::LineEnd;
 use crate::state::AppState;
@@ -41,7 +41,7 @@ pub(super) enum Ran {
     Line {
         batch: BatchId,
         line: Waiting,
-        answer: Answer,
+        answer: LineResponse,
     },
     Imported {
         batch: BatchId,
@@ -311,7 +311,7 @@ impl Held {
         }
     }
 
-    fn result(&self, work: &Work, answer: &Answer) -> Done {
+    fn result(&self, work: &Work, answer: &LineResponse) -> Done {
         let outcome = Outcome {
             status: answer.status,
             request_id: &answer.request_id,

@@ -40,7 +40,7 @@ pub(super) struct Request {
 
 /// What was answered.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct LineResponse {
     pub(super) status: u16,
     pub(super) request_id: Arc<str>,
     pub(super) body: Box<RawValue>,
@@ -82,7 +82,7 @@ pub(super) fn may_begin(state: &AppState, body: &[u8]) -> bool {
 }
 
 /// Sends a line to its handler.
-pub(super) async fn run(state: &Arc<AppState>, request: Request, body: &[u8]) -> Answer {
+pub(super) async fn run(state: &Arc<AppState>, request: Request, body: &[u8]) -> LineResponse {
     let mut all = openai::ENDPOINTS.into_iter().chain([anthropic::ENDPOINT]);
     let known = all.find(|known| *known == request.endpoint);
     let context = RequestContext::idle(known.unwrap_or("other"));
@@ -107,14 +107,14 @@ pub(super) async fn run(state: &Arc<AppState>, request: Request, body: &[u8]) ->
     let body = body.ok().map(|body| body.to_bytes());
     let read = body.and_then(|body| json(&body));
     match read {
-        Some(body) => Answer {
+        Some(body) => LineResponse {
             status,
             request_id,
             body,
             retry_after,
             is_settled,
         },
-        None => Answer {
+        None => LineResponse {
             status: 500,
             request_id,
             body: json(&ApiError::internal().to_json()).unwrap_or_default(),
@@ -164,8 +164,8 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// What is done with the answer to a line that was tried `tries` times before.
-pub(super) fn next(answer: &Answer, tries: u32) -> Next {
-    let Answer {
+pub(super) fn next(answer: &LineResponse, tries: u32) -> Next {
+    let LineResponse {
         status,
         retry_after,
         is_settled,

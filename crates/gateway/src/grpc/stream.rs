@@ -26,16 +26,16 @@ const MANY: &str = "ModelStreamInfer";
 /// Responses of all requests that may wait for the client.
 const WAITING: usize = 64;
 
-type Answer = Result<ModelStreamInferResponse, Status>;
+type StreamResult = Result<ModelStreamInferResponse, Status>;
 /// The responses of a stream's requests.
-pub(super) type Answers = ReceiverStream<Answer>;
+pub(super) type Responses = ReceiverStream<StreamResult>;
 
 /// Reads requests until the client ends its side, and answers each.
 pub(super) fn open(
     state: &Arc<AppState>,
     let_in: LetIn,
     incoming: Streaming<ModelInferRequest>,
-) -> Answers {
+) -> Responses {
     let (sender, answers) = mpsc::channel(WAITING);
     let reading = read(Arc::clone(state), let_in, incoming, sender.clone());
     tokio::spawn(async move {
@@ -52,7 +52,7 @@ async fn read(
     state: Arc<AppState>,
     let_in: LetIn,
     mut incoming: Streaming<ModelInferRequest>,
-    sender: mpsc::Sender<Answer>,
+    sender: mpsc::Sender<StreamResult>,
 ) {
     let mut requests = JoinSet::new();
     loop {
@@ -92,7 +92,7 @@ async fn answer(
     state: Arc<AppState>,
     context: CallContext,
     message: ModelInferRequest,
-    sender: mpsc::Sender<Answer>,
+    sender: mpsc::Sender<StreamResult>,
 ) {
     let (id, model) = (message.id.clone(), message.model_name.clone());
     let trace = context.trace.clone();

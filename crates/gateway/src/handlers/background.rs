@@ -12,9 +12,9 @@ use http_body_util::BodyExt;
 use inflight_openai::ApiError;
 use inflight_openai::responses::{AnswerWriter, Head, ResponseId, Unanswered, in_own_words};
 
+use super::answering;
 use super::arrival::Arrival;
 use super::prepared::Prepared;
-use super::response;
 use crate::response_store::{Events, Keeping, Next, ResponseStore, Running};
 use crate::state::AppState;
 use crate::stream::body::EventBody;
@@ -103,7 +103,7 @@ async fn run(
     let in_progress = head.unanswered(Unanswered::InProgress);
     let Some(events) = &running.events else {
         running.set_object(in_progress);
-        let mut active = response::begin(state, prepared, arrival).await?;
+        let mut active = answering::begin(state, prepared, arrival).await?;
         whole(
             &mut active,
             AnswerWriter::whole(head),
@@ -117,7 +117,7 @@ async fn run(
     writer.begin(&mut out);
     events.append(&out);
     running.set_object(in_progress);
-    let active = match response::begin(state, prepared, arrival).await {
+    let active = match answering::begin(state, prepared, arrival).await {
         Ok(active) => active,
         Err(error) => {
             out.clear();
@@ -152,5 +152,5 @@ pub(super) fn follow(events: Arc<Events>, from: usize) -> Response {
         };
         Some((Ok::<_, Infallible>(bytes), next))
     });
-    response::event_stream(Body::from_stream(body))
+    answering::event_stream(Body::from_stream(body))
 }

@@ -16,6 +16,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::answer_options;
+use super::answering;
 use super::asking::Asking;
 use super::content;
 use super::generate;
@@ -23,7 +24,6 @@ use super::image_prompt;
 use super::locate::locate_for_text;
 use super::prepared::Prepared;
 use super::prompt::{self, SpecialTokens};
-use super::response;
 use super::thinking;
 use crate::error::HttpError;
 use crate::images::Wanted;
@@ -38,7 +38,7 @@ pub(crate) async fn create_chat_completion(
 ) -> Result<Response, HttpError> {
     let received = generate::receive(&state, request).await?;
     let (prepared, arrival) = received.prepare(&state, state.rendering(), prepare).await?;
-    Ok(response::answer(&state, &prepared, arrival, Shape::Chat).await?)
+    Ok(answering::answer(&state, &prepared, arrival, Shape::Chat).await?)
 }
 
 fn prepare(asking: &Asking<'_>, body: &[u8]) -> Result<Prepared, ApiError> {

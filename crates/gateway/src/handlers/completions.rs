@@ -11,12 +11,12 @@ use inflight_upstream::model::served::ServedModel;
 use inflight_upstream::placement::BlockKeys;
 use tokio::time::Instant;
 
+use super::answering;
 use super::asking::Asking;
 use super::generate;
 use super::locate::locate_for_text;
 use super::prepared::{Pictures, Prepared};
 use super::prompt::{self, SpecialTokens};
-use super::response;
 use super::thinking;
 use crate::admission::Work;
 use crate::error::HttpError;
@@ -31,7 +31,7 @@ pub(crate) async fn create_completion(
 ) -> Result<Response, HttpError> {
     let received = generate::receive(&state, request).await?;
     let (prepared, arrival) = received.prepare(&state, Work::Computes, prepare).await?;
-    Ok(response::answer(&state, &prepared, arrival, Shape::Completion).await?)
+    Ok(answering::answer(&state, &prepared, arrival, Shape::Completion).await?)
 }
 
 fn prepare(asking: &Asking<'_>, body: &[u8]) -> Result<Prepared, ApiError> {

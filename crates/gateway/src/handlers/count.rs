@@ -13,7 +13,7 @@ use inflight_openai::{ApiError, IgnoredFields, InputTokens, Parsed};
 use super::asking::Asking;
 use super::generate;
 use super::locate::{Located, locate_for_text};
-use super::{chat, response, responses};
+use super::{answering, chat, responses};
 use crate::error::HttpError;
 use crate::state::AppState;
 
@@ -61,14 +61,14 @@ pub(super) fn tokens(
 /// The answer, which names the fields that had no effect.
 ///
 /// # Errors
-/// See [`response::json`].
+/// See [`answering::json`].
 pub(super) fn answer(
     state: &AppState,
     count: &impl serde::Serialize,
     ignored: &IgnoredFields,
 ) -> Result<Response, ApiError> {
     generate::count_ignored(state, ignored);
-    let mut response = response::json(count)?;
-    response::report_ignored(&mut response, ignored);
+    let mut response = answering::json(count)?;
+    answering::report_ignored(&mut response, ignored);
     Ok(response)
 }

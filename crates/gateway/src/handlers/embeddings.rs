@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use super::asking::Asking;
 use super::generate;
 use super::locate::{Located, locate_or_only};
-use super::{prompt, response};
+use super::{answering, prompt};
 use crate::admission::Work;
 use crate::error::{self, HttpError};
 use crate::middleware::Timing;
@@ -67,8 +67,8 @@ pub(crate) async fn create_embedding(
     counted.inc_by(tokens);
     place.used(tokens);
     let list = EmbeddingList::new(request.model.clone(), vectors, request.encoding, tokens);
-    let mut response = response::json(&list)?;
-    response::report_ignored(&mut response, &prepared.ignored);
+    let mut response = answering::json(&list)?;
+    answering::report_ignored(&mut response, &prepared.ignored);
     response.extensions_mut().insert(Timing {
         upstream,
         first_token: None,

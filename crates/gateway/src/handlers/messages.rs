@@ -11,7 +11,7 @@ use inflight_openai::ApiError;
 use super::asking::Asking;
 use super::generate;
 use super::prepared::Prepared;
-use super::{chat, count, response};
+use super::{answering, chat, count};
 use crate::error::HttpError;
 use crate::state::AppState;
 use crate::stream::body::EventBody;
@@ -24,17 +24,17 @@ pub(crate) async fn create_message(
 ) -> Result<Response, HttpError> {
     let received = generate::receive(&state, request).await?;
     let (prepared, arrival) = received.prepare(&state, state.rendering(), prepare).await?;
-    let request = response::begin(&state, &prepared, arrival).await?;
-    let timing = response::timing(&request, &prepared);
+    let request = answering::begin(&state, &prepared, arrival).await?;
+    let timing = answering::timing(&request, &prepared);
     let resumed = request.resumed();
     let answer = answer(&prepared);
     let response = match prepared.generation.stream {
-        true => response::events(EventBody::new(request, |request, out| {
+        true => answering::events(EventBody::new(request, |request, out| {
             MessageWriter::begin(request, answer, out)
         })),
-        false => response::json(&whole(&request, answer))?,
+        false => answering::json(&whole(&request, answer))?,
     };
-    Ok(response::finish(response, &prepared, timing, resumed))
+    Ok(answering::finish(response, &prepared, timing, resumed))
 }
 
 /// `POST /v1/messages/count_tokens`.

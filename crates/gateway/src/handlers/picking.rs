@@ -92,10 +92,10 @@ impl Sought {
             return Ok(Self::of_http(method, path, body));
         }
         let asked = match path {
-            "/v1/chat/completions" => chat::parse(body).map(Asked::Chat),
-            "/v1/messages" => request::parse(body).map(Asked::Chat),
-            "/v1/responses" => responses::read_chat(state, body).map(Asked::Chat),
-            "/v1/completions" => completions::parse(body).map(Asked::Completion),
+            "/v1/chat/completions" => chat::parse(body).map(ParsedRequest::Chat),
+            "/v1/messages" => request::parse(body).map(ParsedRequest::Chat),
+            "/v1/responses" => responses::read_chat(state, body).map(ParsedRequest::Chat),
+            "/v1/completions" => completions::parse(body).map(ParsedRequest::Completion),
             _ => return Self::of_model(state, body),
         };
         let mut asked = match asked {
@@ -261,12 +261,12 @@ fn suits(located: &Located) -> Suits<'_> {
 }
 
 /// A request of an API whose prompt can be read.
-enum Asked {
+enum ParsedRequest {
     Chat(Parsed<ChatRequest>),
     Completion(Parsed<CompletionRequest>),
 }
 
-impl Asked {
+impl ParsedRequest {
     fn generation(&mut self) -> &mut Generation {
         match self {
             Self::Chat(parsed) => &mut parsed.request.generation,

@@ -14,13 +14,13 @@ use inflight_openai::responses::{
 };
 use inflight_openai::{ApiError, ListQuery, PageLimit, Parsed};
 
+use super::answering;
 use super::asking::Asking;
 use super::background;
 use super::chat;
 use super::generate;
 use super::named::{PathId, json, owner, text};
 use super::prepared::Prepared;
-use super::response;
 use crate::client::Owner;
 use crate::error::HttpError;
 use crate::middleware::RequestContext;
@@ -37,7 +37,7 @@ const ITEMS: PageLimit = PageLimit {
 
 /// What an answer needs besides its generation.
 #[derive(Debug)]
-struct Asked {
+struct ResponsePlan {
     head: Head,
     /// `None`: the response is not kept.
     keeping: Option<Keeping>,
@@ -70,7 +70,7 @@ async fn create(state: &Arc<AppState>, request: Request) -> Result<Response, Api
     let prepared = received
         .prepare_with(state, state.rendering(), prepare)
         .await?;
-    let (prepared, Asked { head, keeping }, arrival) = prepared;
+    let (prepared, ResponsePlan { head, keeping }, arrival) = prepared;
     if head.settings.background {
         let keeping = keeping.ok_or_else(ApiError::background_not_kept)?;
         let start = background::Start {
@@ -84,16 +84,16 @@ async fn create(state: &Arc<AppState>, request: Request) -> Result<Response, Api
             Some(events) => background::follow(Arc::clone(events), 0),
             None => json(running.object()),
         };
-        response::report_ignored(&mut answer, &prepared.ignored);
+        answering::report_ignored(&mut answer, &prepared.ignored);
         return Ok(answer);
     }
     let keeper = keeping.map(Keeper::new);
-    let mut active = response::begin(state, &prepared, arrival).await?;
-    let timing = response::timing(&active, &prepared);
+    let mut active = answering::begin(state, &prepared, arrival).await?;
+    let timing = answering::timing(&active, &prepared);
     let resumed = active.resumed();
     let answer = if prepared.generation.stream {
         let writer = AnswerWriter::streamed(head);
-        response::events(EventBody::new(active, |_, out| {
+        answering::events(EventBody::new(active, |_, out| {
             ResponseWriter::begin(writer, keeper, out)
         }))
     } else {
@@ -103,7 +103,7 @@ async fn create(state: &Arc<AppState>, request: Request) -> Result<Response, Api
             keeper.as_ref(),
         ))
     };
-    Ok(response::finish(answer, &prepared, timing, resumed))
+    Ok(answering::finish(answer, &prepared, timing, resumed))
 }
 
 /// What `work` makes of the conversation of a request, which is not answered.
@@ -205,7 +205,11 @@ pub(super) fn read_chat(state: &AppState, body: &[u8]) -> Result<Parsed<ChatRequ
     read(state, &Owner::default(), body)?.chat()
 }
 
-fn prepare(state: &Asking<'_>, owner: Owner, named: Named) -> Result<(Prepared, Asked), ApiError> {
+fn prepare(
+    state: &Asking<'_>,
+    owner: Owner,
+    named: Named,
+) -> Result<(Prepared, ResponsePlan), ApiError> {
     let Named {
         parsed: Parsed { request, ignored },
         earlier,
@@ -254,7 +258,7 @@ fn prepare(state: &Asking<'_>, owner: Owner, named: Named) -> Result<(Prepared, 
         input,
         background: None,
     });
-    Ok((prepared, Asked { head, keeping }))
+    Ok((prepared, ResponsePlan { head, keeping }))
 }
 
 /// The conversation that a request continues.

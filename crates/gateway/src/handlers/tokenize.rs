@@ -19,7 +19,7 @@ use super::asking::Asking;
 use super::generate;
 use super::locate::{Located, locate_or_only};
 use super::prompt::SpecialTokens;
-use super::{chat, prompt, response};
+use super::{answering, chat, prompt};
 use crate::admission::Work;
 use crate::error::{self, HttpError};
 use crate::query;
@@ -76,7 +76,7 @@ fn answered<T: serde::Serialize>(
 ) -> Response {
     generate::count_ignored(state, &ignored);
     let mut response = Json(answer).into_response();
-    response::report_ignored(&mut response, &ignored);
+    answering::report_ignored(&mut response, &ignored);
     response
 }
 

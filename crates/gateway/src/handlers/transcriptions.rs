@@ -28,7 +28,7 @@ use self::hearing::Hearing;
 use super::asking::Asking;
 use super::generate;
 use super::locate::{Located, locate_or_only};
-use super::{prompt, response};
+use super::{answering, prompt};
 use crate::admission::{INLINE_BYTES, Work};
 use crate::error::HttpError;
 use crate::middleware::Timing;
@@ -109,8 +109,8 @@ async fn answer(state: &Arc<AppState>, request: Request, task: Task) -> Result<R
 
 fn written(transcript: Transcript, format: TranscriptFormat) -> Result<Response, ApiError> {
     let (content_type, text) = match format {
-        TranscriptFormat::Json => return response::json(&transcript.json()),
-        TranscriptFormat::VerboseJson => return response::json(&transcript.verbose_json()),
+        TranscriptFormat::Json => return answering::json(&transcript.json()),
+        TranscriptFormat::VerboseJson => return answering::json(&transcript.verbose_json()),
         TranscriptFormat::Text => ("text/plain; charset=utf-8", transcript.text + "\n"),
         TranscriptFormat::Srt => ("text/plain; charset=utf-8", transcript.srt()),
         TranscriptFormat::Vtt => ("text/vtt; charset=utf-8", transcript.vtt()),

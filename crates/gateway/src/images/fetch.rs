@@ -61,7 +61,7 @@ impl fmt::Debug for Fetcher {
 }
 
 /// An answer that is not a failure.
-enum Answer {
+enum Fetched {
     File(Bytes),
     /// To this URL, as the header has it.
     Redirect(String),
@@ -124,11 +124,11 @@ impl Fetcher {
     ) -> Result<Bytes, Stop> {
         for _ in 0..=MAX_REDIRECTS {
             match self.get(rules, &target, until, hold).await? {
-                Answer::File(file) => {
+                Fetched::File(file) => {
                     check_kind(&file).map_err(Stop::Refused)?;
                     return Ok(file);
                 }
-                Answer::Redirect(location) => {
+                Fetched::Redirect(location) => {
                     target = target.redirected(&location, rules).map_err(Stop::Refused)?;
                 }
             }
@@ -143,7 +143,7 @@ impl Fetcher {
         target: &Target,
         until: Instant,
         hold: &impl Fn(usize) -> Result<(), Stop>,
-    ) -> Result<Answer, Stop> {
+    ) -> Result<Fetched, Stop> {
         let failed = |reason| unreachable(target, reason);
         let addresses = self
             .addresses(target, until)
@@ -230,7 +230,7 @@ async fn exchange<S>(
     target: &Target,
     stream: S,
     hold: &impl Fn(usize) -> Result<(), Stop>,
-) -> Result<Answer, Stop>
+) -> Result<Fetched, Stop>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -256,7 +256,7 @@ where
             let location = location.ok_or_else(|| misled(target, "nowhere"))?;
             let location = location.to_str();
             let location = location.map_err(|_| misled(target, "a URL that is not valid"))?;
-            return Ok(Answer::Redirect(location.to_owned()));
+            return Ok(Fetched::Redirect(location.to_owned()));
         }
         status => {
             let (host, status) = (quoted(&target.host), status.as_u16());
@@ -284,7 +284,7 @@ where
         hold(data.len())?;
         file.extend_from_slice(&data);
     }
-    Ok(Answer::File(file.freeze()))
+    Ok(Fetched::File(file.freeze()))
 }
 
 /// Why there is no head of an answer.

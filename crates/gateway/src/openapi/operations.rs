@@ -34,7 +34,7 @@ pub(crate) struct Operation {
     pub(crate) area: Area,
     pub(crate) summary: &'static str,
     pub(crate) body: Body,
-    pub(crate) answer: Answer,
+    pub(crate) answer: ResponseBody,
     /// Whether the answer may be a stream of events.
     pub(crate) streams: bool,
     pub(crate) query: &'static [(&'static str, Type)],
@@ -164,7 +164,7 @@ impl Body {
 
 /// What a request that succeeds is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub(crate) enum ResponseBody {
     ChatCompletion,
     Completion,
     Embeddings,
@@ -199,7 +199,7 @@ pub(crate) enum Answer {
     Html,
 }
 
-impl Answer {
+impl ResponseBody {
     /// `None`: there is no body.
     pub(crate) const fn media_type(self) -> Option<&'static str> {
         match self {
@@ -328,7 +328,7 @@ impl Operation {
             area,
             summary,
             body: Body::None,
-            answer: Answer::Object,
+            answer: ResponseBody::Object,
             streams: false,
             query: &[],
         }
@@ -367,7 +367,7 @@ impl Operation {
         self
     }
 
-    pub(crate) const fn answers(mut self, answer: Answer) -> Self {
+    pub(crate) const fn answers(mut self, answer: ResponseBody) -> Self {
         self.answer = answer;
         self
     }

@@ -1,7 +1,7 @@
 //! What is below `/v2`: KServe's calls as Triton has them. One handler answers them all, and `inflight_rest` reads their
 //! paths; tests hold this list to it.
 
-use crate::openapi::{Access, Answer, Area, Body, Error, Operation};
+use crate::openapi::{Access, Area, Body, Error, Operation, ResponseBody};
 
 /// As the router has them.
 pub(crate) const PATHS: [&str; 3] = ["/v2", "/v2/", "/v2/{*rest}"];
@@ -41,13 +41,13 @@ pub(super) const CALLS: &[Operation] = &[
         "The same with an event for each answer")
         .streams(),
     Operation::post(KSERVE, "/v2/repository/index", "repository_index", "The models and their states")
-        .takes(Body::AnyOrNone).answers(Answer::Array),
+        .takes(Body::AnyOrNone).answers(ResponseBody::Array),
     Operation::post(KSERVE, "/v2/repository/models/{name}/load", "load_model",
         "Load a model, if the server supports it")
-        .takes(Body::AnyOrNone).answers(Answer::Empty),
+        .takes(Body::AnyOrNone).answers(ResponseBody::Empty),
     Operation::post(KSERVE, "/v2/repository/models/{name}/unload", "unload_model",
         "Unload a model, if the server supports it")
-        .takes(Body::AnyOrNone).answers(Answer::Empty),
+        .takes(Body::AnyOrNone).answers(ResponseBody::Empty),
     Operation::get(KSERVE, "/v2/trace/setting", "trace_settings", "What is traced"),
     Operation::post(KSERVE, "/v2/trace/setting", "change_trace_settings", "Change what is traced"),
     Operation::get(KSERVE, "/v2/models/{name}/trace/setting", "model_trace_settings",

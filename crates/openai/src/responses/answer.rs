@@ -13,7 +13,7 @@ use super::object::{Failure, Head, IncompleteDetails, ResponseObject, ResponseSt
 use crate::chat::Role;
 use crate::error::ApiError;
 use crate::logprobs::TokenLogprob;
-use crate::response::{FinishReason, Usage};
+use crate::whole::{FinishReason, Usage};
 
 /// How an answer ended.
 #[derive(Clone, Copy, Debug)]

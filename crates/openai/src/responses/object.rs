@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use super::item::{Item, Status};
 use crate::chat::NAMESPACE_END;
 use crate::error::{ApiError, ErrorKind};
-use crate::response::Usage;
+use crate::whole::Usage;
 
 const PREFIX: &str = "resp_";
 /// Hexadecimal digits of an id.

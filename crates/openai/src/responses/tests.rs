@@ -5,7 +5,7 @@ use super::*;
 use crate::chat::{InputFormat, Role, ToolChoice};
 use crate::error::ApiError;
 use crate::logprobs::TokenLogprob;
-use crate::response::{FinishReason, Usage};
+use crate::whole::{FinishReason, Usage};
 use crate::{ListQuery, PageLimit};
 
 const ITEMS: PageLimit = PageLimit {

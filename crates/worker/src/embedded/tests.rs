@@ -56,7 +56,7 @@ fn finals(client_ids: &[ClientId]) -> ResponseBatch {
     }
 }
 
-fn output(answer: &Answer, name: &str) -> Vec<i32> {
+fn output(answer: &RowResponse, name: &str) -> Vec<i32> {
     let response = answer.result.as_ref().unwrap().as_ref().unwrap();
     let outputs = Tensors::outputs(response).unwrap();
     outputs.get(name).unwrap().values().unwrap()

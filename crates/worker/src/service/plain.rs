@@ -15,14 +15,14 @@ use crate::outbox::{Outbox, Taken};
 use crate::request::Plain;
 use crate::response::FailedRow;
 
-type Answer = Result<ModelInferResponse, Box<FailedRow>>;
+type PlainResult = Result<ModelInferResponse, Box<FailedRow>>;
 
 /// The responses of plain rows, in order.
 pub(super) fn each_response(
     stop: impl Fn(&[ClientId]),
     outbox: &Outbox,
     batch: &ResponseBatch,
-    mut then: impl FnMut(Answer),
+    mut then: impl FnMut(PlainResult),
 ) {
     let mut tensors = batch.tensors.as_slice();
     let mut own = Vec::new();

@@ -17,7 +17,7 @@ use crate::engine::Destination;
 use crate::executor::{ClientId, Request};
 use crate::outbox::{Known, Outbox};
 use crate::request::{self, Incoming, Plain, RequestError};
-use crate::respond::{Asked, Responder};
+use crate::respond::{RequestFacts, Responder};
 use crate::response;
 use crate::shared_memory;
 use crate::trace::RequestTrace;
@@ -214,7 +214,7 @@ impl Shared {
         } = plain;
         let id = Some(answer.id.clone()).filter(|id| !id.is_empty());
         let answer = Arc::new(answer);
-        let asked: Vec<Asked> = requests.iter().map(Asked::of).collect();
+        let asked: Vec<RequestFacts> = requests.iter().map(RequestFacts::of).collect();
         let prepare = |client_ids: &[ClientId]| {
             if let Some(text) = &answer.text {
                 text.set_client_ids(client_ids);

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use inflight_kserve::inference::log_settings_request::setting_value::ParameterChoice as Asked;
+use inflight_kserve::inference::log_settings_request::setting_value::ParameterChoice as Choice;
 use inflight_kserve::inference::log_settings_response::SettingValue;
 use inflight_kserve::inference::log_settings_response::setting_value::ParameterChoice as Value;
 use inflight_kserve::inference::{LogSettingsRequest, LogSettingsResponse};
@@ -88,19 +88,19 @@ impl LogSettings {
     }
 }
 
-fn change(levels: &mut Levels, name: &str, value: Asked) -> Result<(), Status> {
+fn change(levels: &mut Levels, name: &str, value: Choice) -> Result<(), Status> {
     match (name, value) {
-        ("log_error", Asked::BoolParam(on)) => levels.error = on,
-        ("log_warning", Asked::BoolParam(on)) => levels.warning = on,
-        ("log_info", Asked::BoolParam(on)) => levels.info = on,
-        ("log_verbose_level", Asked::Uint32Param(level)) => levels.verbose = level,
-        ("log_file", Asked::StringParam(file)) if file.is_empty() => {}
+        ("log_error", Choice::BoolParam(on)) => levels.error = on,
+        ("log_warning", Choice::BoolParam(on)) => levels.warning = on,
+        ("log_info", Choice::BoolParam(on)) => levels.info = on,
+        ("log_verbose_level", Choice::Uint32Param(level)) => levels.verbose = level,
+        ("log_file", Choice::StringParam(file)) if file.is_empty() => {}
         ("log_file", _) => {
             return Err(Status::invalid_argument(
                 "log file location can not be updated through network protocol",
             ));
         }
-        ("log_format", Asked::StringParam(format)) if format == FORMAT => {}
+        ("log_format", Choice::StringParam(format)) if format == FORMAT => {}
         ("log_format", _) => {
             return Err(Status::invalid_argument(format!(
                 "the log's format is `{FORMAT}`; start the worker with INFLIGHT_LOG_FORMAT for another"
@@ -108,7 +108,7 @@ fn change(levels: &mut Levels, name: &str, value: Asked) -> Result<(), Status> {
         }
         (
             "log_error" | "log_warning" | "log_info",
-            Asked::Uint32Param(_) | Asked::StringParam(_),
+            Choice::Uint32Param(_) | Choice::StringParam(_),
         ) => {
             return Err(Status::invalid_argument(format!(
                 "`{name}` must be true or false"

@@ -7,7 +7,7 @@ use inflight_kserve::inference::TraceSettingResponse;
 use inflight_kserve::inference::trace_setting_response::SettingValue;
 use tonic::Status;
 
-use crate::trace::settings::{Asked, Effective};
+use crate::trace::settings::{Effective, TraceSettings};
 use crate::trace::{Tracing, share_as_rate};
 
 /// The only mode; Triton's own writes files.
@@ -21,7 +21,7 @@ pub(super) fn update(
     settings: &HashMap<String, Vec<String>>,
 ) -> Result<TraceSettingResponse, Status> {
     let Some(tracing) = tracing else {
-        let mut asked = Asked::default();
+        let mut asked = TraceSettings::default();
         for (name, values) in settings {
             change(&mut asked, name, values)?;
         }
@@ -51,7 +51,7 @@ pub(super) fn update(
     ))
 }
 
-fn change(asked: &mut Asked, name: &str, values: &[String]) -> Result<(), Status> {
+fn change(asked: &mut TraceSettings, name: &str, values: &[String]) -> Result<(), Status> {
     let values: Vec<&str> = values.iter().map(String::as_str).collect();
     let is_cleared = matches!(*values, [] | [""]);
     match name {
@@ -156,9 +156,9 @@ fn response(settings: Effective, ratio: f64, endpoint: Option<&str>) -> TraceSet
 mod tests {
     use super::*;
 
-    fn asked(name: &str, values: &[&str]) -> Result<Asked, String> {
+    fn asked(name: &str, values: &[&str]) -> Result<TraceSettings, String> {
         let values: Vec<String> = values.iter().map(ToString::to_string).collect();
-        let mut asked = Asked {
+        let mut asked = TraceSettings {
             is_on: Some(true),
             rate: Some(7),
             count: Some(Some(7)),

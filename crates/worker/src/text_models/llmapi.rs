@@ -28,7 +28,7 @@ use tensors::{INPUTS, METRICS, OUTPUTS, SUM, TEXT_INPUT};
 const MAX_TOKENS: i32 = 32;
 /// The inputs that the core model does not have itself.
 pub(crate) fn inputs() -> &'static [TextInput] {
-    // Asked for with every request that is read by the model's metadata.
+    // GivenInputs for with every request that is read by the model's metadata.
     static OWN: LazyLock<Vec<TextInput>> = LazyLock::new(|| {
         let own = INPUTS
             .iter()
@@ -59,7 +59,7 @@ pub(super) fn generation(
     message: &ModelInferRequest,
     source: &TextSource,
 ) -> Result<Generation, TextRequestError> {
-    let asked = Asked::read(message)?;
+    let asked = GivenInputs::read(message)?;
     let translated = asked.translate(message)?;
     let mut generation = Generation::read(TextModelKind::Bls, &translated, source)?;
     generation.answer.speak(Form {
@@ -72,13 +72,13 @@ pub(super) fn generation(
 }
 
 /// The inputs of a request.
-struct Asked<'a> {
+struct GivenInputs<'a> {
     given: Vec<(&'static TextInput, Tensor<'a>)>,
     /// Whether they have a batch dimension.
     is_batched: bool,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> GivenInputs<'a> {
     fn read(message: &'a ModelInferRequest) -> Result<Self, TextRequestError> {
         let kind = TextModelKind::LlmApi;
         let mut given = Vec::with_capacity(message.inputs.len());

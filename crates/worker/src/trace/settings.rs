@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 /// What was asked for; `None` is the default, or what holds for all models.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub(crate) struct TraceSettings {
     /// Whether requests are traced: `trace_level` TIMESTAMPS or OFF.
     pub(crate) is_on: Option<bool>,
     /// One request of so many is traced.
@@ -42,7 +42,7 @@ pub(crate) struct Settings {
 
 #[derive(Debug, Default)]
 struct Scope {
-    asked: Asked,
+    asked: TraceSettings,
     /// Requests since the last change.
     seen: u64,
     /// Requests that were traced since then.
@@ -51,23 +51,23 @@ struct Scope {
 
 impl Settings {
     /// What was asked for `model`; for all models, where the name is empty.
-    pub(crate) fn asked(&self, model: &str) -> Asked {
+    pub(crate) fn asked(&self, model: &str) -> TraceSettings {
         let scope = match model {
             "" => Some(&self.all),
             _ => self.models.get(model),
         };
-        scope.map_or_else(Asked::default, |scope| scope.asked.clone())
+        scope.map_or_else(TraceSettings::default, |scope| scope.asked.clone())
     }
 
     /// Replaces that, and begins to count anew. `model` is one that there is.
-    pub(crate) fn set(&mut self, model: &str, asked: Asked) {
+    pub(crate) fn set(&mut self, model: &str, asked: TraceSettings) {
         let scope = Scope {
             asked,
             ..Scope::default()
         };
         match model {
             "" => self.all = scope,
-            _ if scope.asked == Asked::default() => drop(self.models.remove(model)),
+            _ if scope.asked == TraceSettings::default() => drop(self.models.remove(model)),
             _ => drop(self.models.insert(model.to_owned(), scope)),
         }
     }
@@ -131,10 +131,10 @@ mod tests {
     fn one_of_so_many_is_traced_until_enough_are() {
         let mut settings = Settings::default();
         assert_eq!(settings.turn("m"), Turn::Drawn);
-        let asked = Asked {
+        let asked = TraceSettings {
             rate: Some(2),
             count: Some(Some(2)),
-            ..Asked::default()
+            ..TraceSettings::default()
         };
         settings.set("", asked.clone());
         assert_eq!(
@@ -151,13 +151,13 @@ mod tests {
     #[test]
     fn a_model_has_settings_of_its_own_and_the_rest_from_all() {
         let mut settings = Settings::default();
-        let off = Asked {
+        let off = TraceSettings {
             is_on: Some(false),
-            ..Asked::default()
+            ..TraceSettings::default()
         };
-        let three = Asked {
+        let three = TraceSettings {
             rate: Some(3),
-            ..Asked::default()
+            ..TraceSettings::default()
         };
         settings.set("", off);
         settings.set("m", three.clone());
@@ -165,14 +165,14 @@ mod tests {
             (settings.effective("m").rate, settings.is_on("m")),
             (Some(3), false)
         );
-        settings.set("", Asked::default());
+        settings.set("", TraceSettings::default());
         assert_eq!(turns(&mut settings, "m", 4), [true, false, false, true]);
         assert_eq!(settings.turn("other"), Turn::Drawn);
         assert_eq!(
             (settings.asked("m"), settings.asked("")),
-            (three, Asked::default())
+            (three, TraceSettings::default())
         );
-        settings.set("m", Asked::default());
+        settings.set("m", TraceSettings::default());
         assert_eq!(settings.effective("m"), settings.effective(""));
     }
 }

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from inflight import executors
-from inflight._native import Answer, CoreRequests, Refusal
+from inflight._native import CoreRequests, Refusal, RowResponse
 from inflight.executors.base import ResponseBatch
 from inflight.triton.models.metrics import Gauges, Lengths
 from inflight.triton.models.python_backend import BadRequest, Config, Inputs, Reply, error, pb_utils
@@ -288,13 +288,13 @@ class TritonPythonModel:
             if int(client_id) in self._tokens:
                 self._tokens[int(client_id)][1] += int(count)
 
-    def _end(self, answer: Answer) -> None:
+    def _end(self, answer: RowResponse) -> None:
         """Reports the lengths of a request that ended, unless with an error. Called with the lock."""
         prompt, generated = self._tokens.pop(answer.client_id, (0, 0))
         if self._lengths is not None and answer.refusal is None and prompt:
             self._lengths.ended(prompt, generated)
 
-    def _response(self, answer: Answer) -> Any:
+    def _response(self, answer: RowResponse) -> Any:
         """What Triton sends for a row; `None` while beams are gathered."""
         if answer.refusal is not None:
             return pb_utils.InferenceResponse(error=error(answer.refusal.text, answer.refusal.status))

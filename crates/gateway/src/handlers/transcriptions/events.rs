@@ -9,7 +9,7 @@ use inflight_openai::ApiError;
 use inflight_openai::transcription::{TranscriptDelta, TranscriptDone};
 use serde::Serialize;
 
-use super::super::response::event_stream;
+use super::super::answering::event_stream;
 use super::hearing::Hearing;
 
 /// What comes next.
