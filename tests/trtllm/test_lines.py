@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from inflight.errors import UserMistake
 from inflight.executors.tensorrt_llm import disaggregation, document, fields, promises, pytorch_config
 from inflight.executors.tensorrt_llm.convert import Refused, context_phase, pack_context_phase
 from inflight.executors.tensorrt_llm.pytorch_start import import_classes
@@ -47,6 +48,13 @@ def test_every_request_can_be_made(line: str) -> None:
     # Engines have all of them.
     assert set(off) == ({"priority"} if line == "1.2.1" else set())
     assert {capability for _, _, capability in promises.keywords("pytorch")} >= set(off)
+
+
+def test_a_version_that_does_not_tell_a_failed_request_is_refused(line: str) -> None:
+    with double.installed():
+        find, _, _ = import_classes(line)
+        with pytest.raises(UserMistake, match="lacks what every request needs: `RequestError`"):
+            verify("pytorch", line, lambda name: None if name == "RequestError" else find(name))
 
 
 def test_the_documentation_names_what_only_1_3_has(line: str) -> None:

@@ -60,10 +60,19 @@ class PyTorchExecutor:
     """Implements `inflight.executors.base.Executor`; made by `pytorch_start.create_pytorch`."""
 
     def __init__(
-        self, llm: Any, builder: SamplingBuilder, info: ModelInfo, *, reports_events: bool = False
+        self,
+        llm: Any,
+        builder: SamplingBuilder,
+        info: ModelInfo,
+        *,
+        request_error: type[Exception],
+        reports_events: bool = False,
     ) -> None:
-        """`reports_events`: whether the LLM keeps events of its KV cache."""
+        """`request_error`: TensorRT-LLM's `RequestError`, which results raise where their request failed.
+        `reports_events`: whether the LLM keeps events of its KV cache.
+        """
         self._llm = llm
+        self._request_error = request_error
         self._reports_events = reports_events
         self._builder = builder
         self._info = info
@@ -192,11 +201,10 @@ class PyTorchExecutor:
         except Unusable as error:
             self._fail(active, StatusCode.INTERNAL, str(error))
             self._end(result)
+        except self._request_error as error:
+            self._fail_or_break(active, str(error))
         except Exception as error:
-            if type(error).__name__ == "RequestError":
-                self._fail_or_break(active, str(error))
-            else:
-                self._break(fatal("giving a result", error))
+            self._break(fatal("giving a result", error))
         finally:
             self._running.pop(active.client_id, None)
 

@@ -107,7 +107,9 @@ def create_pytorch(model_dir: Path, options: Options, version: str) -> PyTorchEx
         preprocess=getattr(llm, "preprocess", None),
     )
     builder = SamplingBuilder(find, bindings, torch, sizes.vocab_size, adapters, started)
-    return PyTorchExecutor(llm, builder, info, reports_events=reports_events)
+    return PyTorchExecutor(
+        llm, builder, info, request_error=find("RequestError"), reports_events=reports_events
+    )
 
 
 def _can_see(llm: Any, version: str) -> bool:

@@ -37,7 +37,11 @@ MEMBERS: dict[Runtime, dict[str, tuple[str, ...]]] = {
         "Result": ("is_final", "output_token_ids", "finish_reasons", "sequence_index", "is_sequence_final"),
         "IterationStats": ("to_json_str",),
     },
-    "pytorch": {"LLM": ("generate_async", "get_stats_async", "shutdown", "_check_health")},
+    "pytorch": {
+        "LLM": ("generate_async", "get_stats_async", "shutdown", "_check_health"),
+        # What a result raises where its request alone failed.
+        "RequestError": (),
+    },
 }
 
 #: (class, member, capability): what only some requests read or need.
