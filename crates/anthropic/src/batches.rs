@@ -7,6 +7,9 @@ use serde_json::value::RawValue;
 /// Where each request of a batch is sent.
 pub const ENDPOINT: &str = "/v1/messages";
 
+/// What a request of a batch calls its body.
+pub const BODY: &str = "params";
+
 /// Requests of one batch.
 const MAX_REQUESTS: usize = 100_000;
 
@@ -32,9 +35,7 @@ pub fn lines(body: &[u8]) -> Result<Vec<u8>, ApiError> {
         let custom_id = fields
             .take("custom_id")
             .ok_or_else(|| fields.missing("custom_id"))?;
-        let params = fields
-            .take("params")
-            .ok_or_else(|| fields.missing("params"))?;
+        let params = fields.take(BODY).ok_or_else(|| fields.missing(BODY))?;
         lines.extend_from_slice(b"{\"method\":\"POST\",\"url\":\"/v1/messages\",\"custom_id\":");
         push(&mut lines, custom_id);
         lines.extend_from_slice(b",\"body\":");

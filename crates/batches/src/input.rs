@@ -91,11 +91,18 @@ struct Body {
     stream: Option<bool>,
 }
 
-/// Reads a line of a batch for the path `endpoint`.
+/// What a client calls the body of a request in a file.
+pub(crate) const BODY: &str = "body";
+
+/// Reads a line of a batch for the path `endpoint`. `body_name`: what the client calls its body, for errors.
 ///
 /// # Errors
 /// [`InputError`], without its line.
-pub fn read_entry<'a>(line: &'a [u8], endpoint: &str) -> Result<Entry<'a>, InputError> {
+pub fn read_entry<'a>(
+    line: &'a [u8],
+    endpoint: &str,
+    body_name: &str,
+) -> Result<Entry<'a>, InputError> {
     let line: Line<'_> = object(line).map_err(|error| {
         let message = format!("The line is not a JSON object of a request: {error}.");
         InputError::new("invalid_json_line", None, message)
@@ -125,18 +132,15 @@ pub fn read_entry<'a>(line: &'a [u8], endpoint: &str) -> Result<Entry<'a>, Input
         );
         return Err(InputError::new("mismatched_url", Some("url"), message));
     }
-    let body = line.body.ok_or_else(|| missing("body"))?;
+    let body = line.body.ok_or_else(|| missing(body_name))?;
     let request: Body = object(body.get().as_bytes()).map_err(|error| {
-        let message = format!("`body` is not a request: {error}.");
-        InputError::new("invalid_request", Some("body"), message)
+        let message = format!("`{body_name}` is not a request: {error}.");
+        InputError::new("invalid_request", Some(body_name), message)
     })?;
     if request.stream == Some(true) {
-        let message = "`body.stream` is `true`. A batch has no streams: leave it out.".to_owned();
-        return Err(InputError::new(
-            "invalid_request",
-            Some("body.stream"),
-            message,
-        ));
+        let param = format!("{body_name}.stream");
+        let message = format!("`{param}` is `true`. A batch has no streams: leave it out.");
+        return Err(InputError::new("invalid_request", Some(&param), message));
     }
     Ok(Entry { custom_id, body })
 }
@@ -220,7 +224,7 @@ mod tests {
     #[test]
     fn a_line_is_a_request_or_says_why_not() {
         let good = r#"{"custom_id": "a", "method": "POST", "url": "/v1/x", "body": {"k": [1, 2]}}"#;
-        let entry = read_entry(good.as_bytes(), "/v1/x").unwrap();
+        let entry = read_entry(good.as_bytes(), "/v1/x", BODY).unwrap();
         assert_eq!(
             (&*entry.custom_id, entry.body.get()),
             ("a", r#"{"k": [1, 2]}"#)
@@ -281,7 +285,7 @@ mod tests {
                 Some("body.stream"),
             ),
         ] {
-            let error = read_entry(line.as_bytes(), "/v1/x").unwrap_err();
+            let error = read_entry(line.as_bytes(), "/v1/x", BODY).unwrap_err();
             assert_eq!(
                 (error.code.as_str(), error.param.as_deref()),
                 (code, param),

@@ -80,7 +80,7 @@ pub fn chat_body(data: &[u8]) {
 
 /// A file of requests for a batch, and the body of `POST /v1/messages/batches`.
 pub fn batch_lines(data: &[u8]) {
-    let wrong = inflight_batches::check_lines(data, "/v1/messages", 1 << 12);
+    let wrong = inflight_batches::check_lines(data, "/v1/messages", "params", 1 << 12);
     assert!(wrong.data.len() <= 20, "{}", wrong.data.len());
     match inflight_anthropic::batches::lines(data) {
         Err(error) => assert!((400..500).contains(&error.status()), "{error:?}"),

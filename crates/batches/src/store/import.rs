@@ -7,11 +7,17 @@ use super::leases::{self, Claim};
 use super::value::values;
 use super::{MAX_LINES, Result, Store};
 use crate::batch::Status;
-use crate::input::{InputError, InputErrors, Lines, read_entry};
+use crate::input::{BODY, InputError, InputErrors, Lines, read_entry};
 
-/// What is wrong with lines that came with a request for a batch; nothing, if all are requests.
-pub fn check_lines(lines: &[u8], endpoint: &str, line_bytes: usize) -> InputErrors {
-    let mut reading = Reading::new(endpoint, line_bytes);
+/// What is wrong with lines that came with a request for a batch; nothing, if all are requests. `body_name`: what that
+/// request calls the body of each.
+pub fn check_lines(
+    lines: &[u8],
+    endpoint: &str,
+    body_name: &str,
+    line_bytes: usize,
+) -> InputErrors {
+    let mut reading = Reading::new(endpoint, body_name, line_bytes);
     let mut cut = Lines::default();
     cut.feed(lines, |start, line| reading.line(start, line));
     cut.end(|start, line| reading.line(start, line));
@@ -44,7 +50,7 @@ impl Store {
             let sql = "SELECT input FROM batches WHERE key = ?1";
             contents::source(transaction, transaction.integer(sql, &values![claim.key])?)
         })?;
-        let mut reading = Reading::new(&claim.batch.endpoint, self.bounds().line_bytes);
+        let mut reading = Reading::new(&claim.batch.endpoint, BODY, self.bounds().line_bytes);
         let mut lines = Lines::default();
         let mut position = Position::default();
         while let Some((piece, next)) = self.read_source(input, position)? {
@@ -121,6 +127,8 @@ impl Store {
 /// The lines so far.
 struct Reading<'a> {
     endpoint: &'a str,
+    /// What the client calls the body of a line.
+    body_name: &'a str,
     line_bytes: usize,
     /// Not yet written.
     read: Vec<Read>,
@@ -132,9 +140,10 @@ struct Reading<'a> {
 }
 
 impl<'a> Reading<'a> {
-    fn new(endpoint: &'a str, line_bytes: usize) -> Self {
+    fn new(endpoint: &'a str, body_name: &'a str, line_bytes: usize) -> Self {
         Self {
             endpoint,
+            body_name,
             line_bytes,
             read: Vec::new(),
             written: 0,
@@ -160,7 +169,7 @@ impl<'a> Reading<'a> {
             self.too_long();
             return;
         }
-        let entry = match read_entry(line, self.endpoint) {
+        let entry = match read_entry(line, self.endpoint, self.body_name) {
             Ok(entry) => entry,
             Err(error) => return self.errors.push(error.at(self.count)),
         };

@@ -8,7 +8,7 @@ use super::value::values;
 use super::{Result, Store, StoreError, batches};
 use crate::batch::Batch;
 use crate::id::Owner;
-use crate::input::read_entry;
+use crate::input::{BODY, read_entry};
 
 /// A batch that is held.
 #[derive(Clone, Debug)]
@@ -135,7 +135,7 @@ impl Store {
         let work = lines.into_iter().zip(contents);
         let work = work.map(|((number, custom_id), line)| {
             // It was read when the batch began.
-            let entry = read_entry(&line, &claim.batch.endpoint);
+            let entry = read_entry(&line, &claim.batch.endpoint, BODY);
             let body = entry.map(|entry| entry.body.get().as_bytes().to_vec());
             Work {
                 number,

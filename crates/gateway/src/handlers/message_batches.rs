@@ -35,7 +35,8 @@ pub(crate) async fn create_message_batch(
     let received = generate::receive(&state, request).await?;
     let parse = |state: &Asking<'_>, body: &[u8]| {
         let lines = requests::lines(body)?;
-        let wrong = check_lines(&lines, requests::ENDPOINT, state.max_body_bytes);
+        let (endpoint, body_name) = (requests::ENDPOINT, requests::BODY);
+        let wrong = check_lines(&lines, endpoint, body_name, state.max_body_bytes);
         match wrong.data.first() {
             None => Ok(lines),
             Some(error) => Err(wrong_request(error)),
@@ -62,10 +63,10 @@ pub(crate) async fn create_message_batch(
 fn wrong_request(error: &InputError) -> ApiError {
     let place = error.line.map_or(0, |line| line - 1);
     let param = match &error.param {
-        Some(param) => format!("requests[{place}].{}", param.replacen("body", "params", 1)),
+        Some(param) => format!("requests[{place}].{param}"),
         None => format!("requests[{place}]"),
     };
-    ApiError::invalid_request(param, error.message.replacen("`body", "`params", 1))
+    ApiError::invalid_request(param, error.message.clone())
 }
 
 /// `GET /v1/messages/batches`.

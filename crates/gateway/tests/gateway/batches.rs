@@ -475,6 +475,9 @@ async fn anthropics_batches_have_their_own_form() {
         let refused = gateway.post(path, &body).await;
         let message = refused.json()["error"]["message"].clone();
         assert_eq!(refused.status, 400, "{param}: {message}");
+        let field = param.rsplit_once("].").map_or(param, |(_, field)| field);
+        let named = format!("`{field}`");
+        assert!(message.as_str().unwrap().contains(&named), "{message}");
     }
     let delete = Request::delete(&own)
         .header("host", "gateway")
