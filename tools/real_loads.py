@@ -35,6 +35,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -268,17 +269,16 @@ class Server:
         while (spent := time.monotonic() - started) < READY_S:
             if self._process.poll() is not None:
                 break
-            try:
+            with suppress(urllib.error.URLError, OSError, ValueError):
                 with urllib.request.urlopen(f"http://{self.address}/v1/models", timeout=2) as answer:
                     listed = sorted(one["id"] for one in json.load(answer).get("data") or ())
-                    if self._adapters:
-                        # Also as `model:adapter`.
-                        listed = [name for name in listed if name.rpartition(":")[2] in self._adapters]
-                    if listed and len(listed) >= len(self._adapters):
-                        self.models = listed
-                        return spent
-            except (urllib.error.URLError, OSError, ValueError):
-                time.sleep(0.2)
+                if self._adapters:
+                    # Also as `model:adapter`.
+                    listed = [name for name in listed if name.rpartition(":")[2] in self._adapters]
+                if listed and len(listed) >= len(self._adapters):
+                    self.models = listed
+                    return spent
+            time.sleep(0.2)
         tail = self._log.read_text(errors="replace")[-3000:]
         raise RuntimeError(f"the server at {self.address} did not become ready:\n{tail}")
 
@@ -379,8 +379,10 @@ def main() -> None:
     parser.add_argument(
         "--length-scale", type=float, help="multiplies lengths, except of traces, to try a load without a GPU"
     )
-    parser.add_argument("--adapters", type=int, default=0, help="LoRA adapters that requests share out")
-    parser.add_argument("--adapter-rank", type=int, default=16, help="their rank; default: 16")
+    parser.add_argument(
+        "--adapters", type=int, default=0, metavar="N", help="LoRA adapters that requests share out"
+    )
+    parser.add_argument("--adapter-rank", type=int, default=16, metavar="N", help="their rank; default: 16")
     parser.add_argument("--load", action="append", help="only loads whose names contain this")
     parser.add_argument("--client", default="inflight", help="command of the load generator")
     parser.add_argument("--logs", type=Path, default=Path(tempfile.gettempdir()), help="of the servers")

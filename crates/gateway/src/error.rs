@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use inflight_anthropic::error as anthropic;
 use inflight_openai::ApiError;
-use inflight_upstream::delivery::GivenUp;
+use inflight_upstream::expiry::GivenUp;
 use tonic::Code;
 
 /// What OpenAI's clients read before `retry-after`, which has no parts of seconds.

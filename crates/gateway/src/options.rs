@@ -59,7 +59,7 @@ pub struct GatewayOptions {
     pub endpoint_port: Option<u16>,
 
     /// Endpoints besides the first that are named for such a request, the next best first, for a proxy that
-    /// retries: at most 3; not every proxy can read a list
+    /// retries: at most 3. None by default, because not every proxy can read a list
     // As llm-d's picker, whose `maxNumOfEndpoints` is 1. At most four tries: a client that waits longer should hear of it.
     #[arg(long, value_name = "N", requires = "endpoint_picker_port")]
     #[arg(default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=3))]
@@ -118,7 +118,7 @@ pub struct GatewayOptions {
     pub kubernetes_api: Option<Api>,
 
     /// Directory with what is shown to that server: the files `token`, `ca.crt` and `namespace`, read again for
-    /// each request; Kubernetes puts them there
+    /// each request. By default, where Kubernetes puts them
     #[arg(long, value_name = "DIRECTORY", default_value = CREDENTIALS)]
     pub kubernetes_credentials: PathBuf,
 
@@ -390,7 +390,7 @@ pub struct GatewayOptions {
     pub max_resumed_tokens: Option<u64>,
 
     /// Requests whose prompt a worker for contexts computes and whose answer another one generates, where there are
-    /// such workers; `auto` are those of which that is expected to cost less
+    /// such workers; `auto`: those that are expected to cost less that way
     #[arg(long, default_value_t, value_parser = PossibleValuesParser::new(Disaggregate::NAMES).try_map(|name| name.parse::<Disaggregate>()))]
     pub disaggregate: Disaggregate,
 

@@ -19,6 +19,9 @@ pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(8);
 /// A request that cannot leave a silent worker leaves it after 9 s, when the connection is given up.
 const GIVEN_UP: Duration = Duration::from_secs(9);
 
+/// HTTP/2's own probes give a connection up so late: they come every 10 s, and have 10 s.
+const PROBED: Duration = Duration::from_secs(20);
+
 /// A deadline is kept within this: the gateway waits 250 ms for its worker to say so, and messages take their time.
 const GRACE: Duration = Duration::from_millis(1_500);
 
@@ -227,6 +230,8 @@ pub(crate) struct Circumstances {
     pub(crate) is_served: bool,
     /// A silent worker's connections are given up in this run, and what was generated there is soon generated again.
     pub(crate) gives_up: bool,
+    /// A worker's connections lost messages, and it did not seem silent.
+    pub(crate) loses_unnoticed: bool,
     /// No request of this run has to wait for its turn.
     pub(crate) is_roomy: bool,
     /// Nothing held the client's own connection.
@@ -309,8 +314,8 @@ pub(crate) fn judge(
         breaks(Invariant::DeadlinesAreKept, how);
     }
     // It is generated again from the beginning, which is worse than to wait for a silent server.
-    let is_repeated =
-        matches!(question.surface, Surface::Generate | Surface::Grpc) && question.choices > 1;
+    let is_kserve = matches!(question.surface, Surface::Generate | Surface::Grpc);
+    let is_repeated = is_kserve && question.choices > 1;
     let may_pause =
         !question.is_streamed || !circumstances.had_worker || !circumstances.was_reached;
     let longest = match is_repeated {
@@ -320,6 +325,11 @@ pub(crate) fn judge(
         }
         true => None,
     };
+    let probed = match is_kserve && circumstances.loses_unnoticed {
+        true => PROBED,
+        false => Duration::ZERO,
+    };
+    let longest = longest.map(|longest| longest + probed);
     let pause = answer.pause(waited);
     if is_whole && !may_pause && longest.is_some_and(|longest| pause > longest) {
         breaks(
@@ -335,7 +345,7 @@ pub(crate) fn judge(
         circumstances.is_roomy
             && !may_pause
             && !is_repeated
-            && *begun > LONGEST_PAUSE
+            && *begun > LONGEST_PAUSE + probed
             && answer.end != End::Left
     }) {
         breaks(Invariant::BeginsInTime, format!("after {begun:?}"));

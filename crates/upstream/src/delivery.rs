@@ -1,5 +1,5 @@
-//! The life of one request over several tries. Owns when a request goes to another server and how many it may reach,
-//! how long its first output may take, and when it is given up. Knows codes, clocks and servers; what a request says
+//! The life of one request over several tries. Owns when a request goes to another server and how many it may reach, and
+//! how long its first output may take. Knows codes, clocks and servers; what a request says
 //! and how its answer is read is its [`Deliverable`]'s.
 //!
 //! Here a request moves only while its client has seen nothing of an answer: no byte of a status or a body. It is sent
@@ -12,18 +12,15 @@
 //! `UnaryCall` (an answer in one piece).
 
 use std::any::Any;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use tokio::time::Instant;
 use tonic::Code;
 
-use super::ending::Ending;
+use super::expiry::{Expiry, GivenUp};
 use super::pulse::Pulse;
 use super::stops::{Caller, Stoppable};
 use crate::metrics::{RetryLabels, RetryReason};
@@ -33,10 +30,6 @@ use crate::trace::Trace;
 /// under a request that it has already moved. No more, because a request that itself ends servers must not
 /// reach all of them.
 const MOST_SERVERS: usize = 3;
-
-/// How long after its deadline a request is ended here. A worker ends it earlier and reports that; this is for
-/// servers that do not support deadlines or do not answer.
-pub const DEADLINE_GRACE: Duration = Duration::from_millis(250);
 
 /// How far an answer that has begun may continue at other servers.
 #[derive(Clone, Copy, Debug)]
@@ -208,17 +201,6 @@ impl Tried {
     }
 }
 
-/// Why a request was given up while its server might have continued.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum GivenUp {
-    /// Nothing was generated within this time.
-    NoOutput(Duration),
-    /// Its deadline has passed.
-    TimedOut,
-    /// The gateway ends.
-    ShuttingDown,
-}
-
 /// What a wait for output ended with.
 enum Waited<E> {
     Answered(Result<(), E>),
@@ -234,10 +216,9 @@ enum Waited<E> {
 pub async fn deliver<R: Deliverable>(
     request: &mut R,
     context: &CallContext,
-    ended: impl Future<Output = GivenUp>,
+    expiry: &mut Expiry,
     retries: &Family<RetryLabels, Counter>,
 ) -> Result<(), R::Error> {
-    tokio::pin!(ended);
     let mut tried = Tried::default();
     let mut sent = request.send(&mut tried, None)?;
     context.sent(&sent.address, None);
@@ -251,7 +232,7 @@ pub async fn deliver<R: Deliverable>(
                 false => std::future::pending().await,
             }
         };
-        let waited = wait(request, &mut first_output, silence, ended.as_mut());
+        let waited = wait(request, &mut first_output, silence, expiry);
         let (reason, error) = match waited.await {
             Waited::Answered(Ok(())) => return Ok(()),
             Waited::Answered(Err(error)) => match request.retry_reason(&error) {
@@ -295,7 +276,7 @@ async fn wait<R: Deliverable>(
     request: &mut R,
     first_output: &mut Option<(Instant, Duration)>,
     silence: impl Future<Output = ()>,
-    mut ended: Pin<&mut impl Future<Output = GivenUp>>,
+    expiry: &mut Expiry,
 ) -> Waited<R::Error> {
     tokio::pin!(silence);
     tokio::select! {
@@ -304,7 +285,7 @@ async fn wait<R: Deliverable>(
             return Waited::Answered(begun);
         },
         () = &mut silence => return Waited::Silence,
-        why = &mut ended => return Waited::GivenUp(why),
+        why = &mut *expiry => return Waited::GivenUp(why),
         limit = reached(*first_output) => return Waited::GivenUp(GivenUp::NoOutput(limit)),
     }
     *first_output = None;
@@ -313,30 +294,8 @@ async fn wait<R: Deliverable>(
         biased;
         completed = request.complete() => Waited::Answered(completed),
         () = silence, if !survives => Waited::Silence,
-        why = ended => Waited::GivenUp(why),
+        why = expiry => Waited::GivenUp(why),
     }
-}
-
-/// Resolves when a request is to end, to why. The same one is asked before and after its first output.
-pub type Until = BoxFuture<'static, GivenUp>;
-
-/// At its deadline, or when the gateway's grace is over.
-pub fn until(ending: &Ending, deadline: Option<Instant>) -> Until {
-    let ending = ending.clone();
-    let Some(deadline) = deadline else {
-        return async move {
-            ending.begun().await;
-            GivenUp::ShuttingDown
-        }
-        .boxed();
-    };
-    let until = async move {
-        tokio::select! {
-            () = tokio::time::sleep_until(deadline) => GivenUp::TimedOut,
-            () = ending.begun() => GivenUp::ShuttingDown,
-        }
-    };
-    until.boxed()
 }
 
 /// Resolves to the limit when its time has come; never without one.

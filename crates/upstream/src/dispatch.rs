@@ -195,6 +195,14 @@ impl OpenHandles {
         }
     }
 
+    /// Stops all of its work.
+    pub fn stop(&self) {
+        // The connection has forgotten the handles that ended by themselves, and sends no stop for them.
+        for &handle in &self.handles {
+            self.connection.cancel(handle);
+        }
+    }
+
     /// Stops the work of one handle.
     pub fn cancel(&self, index: usize) {
         if let Some(&handle) = self.handles.get(index) {
@@ -205,10 +213,7 @@ impl OpenHandles {
 
 impl Drop for OpenHandles {
     fn drop(&mut self) {
-        // The connection has forgotten the handles that ended by themselves, and sends no stop for them.
-        for &handle in &self.handles {
-            self.connection.cancel(handle);
-        }
+        self.stop();
     }
 }
 

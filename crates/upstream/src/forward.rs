@@ -33,8 +33,9 @@ use self::prompt::{Prompt, text_bytes};
 use self::responses::{Responses, may_share};
 pub use self::service::ForwardCall;
 use self::stream_start::StreamStart;
-use super::delivery::{CallContext, ResumeLimits, deliver, until};
+use super::delivery::{CallContext, ResumeLimits, deliver};
 use super::ending::Ending;
+use super::expiry::Expiry;
 use super::slot::WorkerSlot;
 use super::stops::{Source, Stops};
 use super::table::{MakeQuery, NoPeer, Picked, Table};
@@ -181,10 +182,10 @@ impl Forward {
             prepared: &prepared,
             stream: None,
         };
-        let mut until = until(&self.ending, context.deadline);
-        deliver(&mut start, &context, &mut until, &self.metrics.retries).await?;
+        let mut expiry = Expiry::new(&self.ending, context.deadline);
+        deliver(&mut start, &context, &mut expiry, &self.metrics.retries).await?;
         context.trace.output(Instant::now());
-        let stream = start.stream.map(|stream| stream.until(until));
+        let stream = start.stream.map(|stream| stream.expires(expiry));
         stream.ok_or_else(|| Status::internal("no answer came"))
     }
 

@@ -1,6 +1,6 @@
 //! The server of a started request, and the old server while a new one is on trial. Owns that work nobody waits for is
-//! stopped, when a started request is given up, and what the log says of a move. When a request moves is [`Survival`]'s; what is
-//! sent and how an answer is read is its adapter's.
+//! stopped, and what the log says of a move. When a request moves is [`Survival`]'s, when it is given up [`Expiry`]'s;
+//! what is sent and how an answer is read is its adapter's.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 use futures_util::FutureExt;
 use tokio::time::Instant;
 
-use super::delivery::{GivenUp, Until};
+use super::expiry::{Expiry, GivenUp};
 use super::inbox::Notice;
 use super::survival::{Mover, Step, Survival, Work};
 use crate::metrics::RetryReason;
@@ -22,8 +22,8 @@ pub struct Holding<M: Mover> {
     former: Option<Box<M::Work>>,
     /// `None`: it ends with its server.
     moving: Option<Box<Moving<M>>>,
-    /// When it is to end; `None`: who waits for its first output sees to that.
-    until: Option<Until>,
+    /// When it is given up; `None`: `deliver` still asks, which waits for its first output.
+    expiry: Option<Expiry>,
 }
 
 impl<M: Mover> fmt::Debug for Holding<M> {
@@ -66,25 +66,31 @@ impl<M: Mover> Holding<M> {
             work,
             former: None,
             moving,
-            until: None,
+            expiry: None,
         }
     }
 
-    /// Its first output has come: from here on it asks `until` itself.
-    pub fn until(&mut self, until: Until) {
-        self.until = Some(until);
+    /// Gives it up at `expiry`, from here on.
+    pub fn expires(&mut self, expiry: Expiry) {
+        self.expiry = Some(expiry);
     }
 
-    /// Ready once it is to end, with why. To be asked where there is no output, and not with every one.
-    pub fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<GivenUp> {
-        let Some(until) = &mut self.until else {
+    /// Ready once it is given up, with why. To be asked where no output is ready.
+    pub fn poll_expired(&mut self, context: &mut Context<'_>) -> Poll<GivenUp> {
+        let Some(expiry) = &mut self.expiry else {
             return Poll::Pending;
         };
-        let why = ready!(until.poll_unpin(context));
+        let why = ready!(expiry.poll_unpin(context));
+        self.given_up();
+        Poll::Ready(why)
+    }
+
+    /// Notes that it was given up. The work at its last server is its adapter's to stop.
+    pub fn given_up(&mut self) {
+        self.former = None;
         if let Some(moving) = &self.moving {
             moving.survival.given_up();
         }
-        Poll::Ready(why)
     }
 
     /// At the server that has it.

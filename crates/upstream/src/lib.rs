@@ -17,6 +17,7 @@ pub mod delivery;
 pub mod discovery;
 pub mod dispatch;
 pub mod ending;
+pub mod expiry;
 pub mod forward;
 pub mod handles;
 pub mod holding;

@@ -8,6 +8,7 @@ use inflight_testkit::layers::{Arrows, check, no_circles};
 #[rustfmt::skip]
 const CRATE: Arrows = &[
     ("ending", &[]),
+    ("expiry", &["ending"]),
     ("inbox", &[]),
     ("pulse", &[]),
     ("process", &[]),
@@ -33,12 +34,12 @@ const CRATE: Arrows = &[
     ("adapter_control", &["rpc", "slot", "table"]),
     ("context", &["chat_templates", "metrics", "shared_stream", "table"]),
     ("stops", &["pool", "table"]),
-    ("delivery", &["ending", "metrics", "pulse", "stops", "trace"]),
+    ("delivery", &["expiry", "metrics", "pulse", "stops", "trace"]),
     ("dispatch", &["connection", "delivery", "handles", "inbox", "phases", "placement", "prompt_request", "registry", "request_queue", "table"]),
     ("transcript", &[]),
     ("survival", &["delivery", "dispatch", "inbox", "metrics", "process"]),
-    ("holding", &["delivery", "inbox", "metrics", "survival"]),
-    ("forward", &["classify", "connection", "delivery", "dispatch", "ending", "holding", "inbox", "metrics", "model", "placement", "pool", "process", "rpc", "shared_stream", "slot", "stops", "survival", "table", "transcript", "visit"]),
+    ("holding", &["expiry", "inbox", "metrics", "survival"]),
+    ("forward", &["classify", "connection", "delivery", "dispatch", "ending", "expiry", "holding", "inbox", "metrics", "model", "placement", "pool", "process", "rpc", "shared_stream", "slot", "stops", "survival", "table", "transcript", "visit"]),
     ("inflight", &["chat_templates", "connection", "context", "handles", "metrics", "model", "peer", "phases", "placement", "pool", "prompt_request", "registry", "request_queue", "rpc", "slot"]),
     ("triton", &["chat_templates", "classify", "connection", "context", "handles", "inbox", "metrics", "model", "peer", "pool", "prompt_request", "pulse", "registry", "request_queue", "rpc", "slot", "trace"]),
     ("watched", &["connection", "context", "handles", "model", "placement", "prompt_request", "pulse", "registry", "request_queue", "rpc", "slot", "triton"]),

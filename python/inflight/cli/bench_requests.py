@@ -47,10 +47,38 @@ TERMINAL_S, LOG_S = 0.5, 10.0
     show_default=True,
     help="Tokens to generate for each word of a dataset's expected answers",
 )
-@option("--input-mean", type=Finite(1), default=128, show_default=True, help="Mean prompt length in tokens")
-@option("--input-stdev", type=Finite(0), default=0, show_default=True, help="Its standard deviation")
-@option("--output-mean", type=Finite(1), default=64, show_default=True, help="Mean tokens to generate")
-@option("--output-stdev", type=Finite(0), default=0, show_default=True, help="Its standard deviation")
+@option(
+    "--input-mean",
+    metavar="TOKENS",
+    type=Finite(1),
+    default=128,
+    show_default=True,
+    help="Mean prompt length in tokens",
+)
+@option(
+    "--input-stdev",
+    metavar="TOKENS",
+    type=Finite(0),
+    default=0,
+    show_default=True,
+    help="Its standard deviation",
+)
+@option(
+    "--output-mean",
+    metavar="TOKENS",
+    type=Finite(1),
+    default=64,
+    show_default=True,
+    help="Mean tokens to generate",
+)
+@option(
+    "--output-stdev",
+    metavar="TOKENS",
+    type=Finite(0),
+    default=0,
+    show_default=True,
+    help="Its standard deviation",
+)
 @option(
     "--lengths",
     type=click.Choice(["normal", "exponential"]),
@@ -132,7 +160,14 @@ TERMINAL_S, LOG_S = 0.5, 10.0
     help="Exit with 3 if it is below, as output-tokens-per-s=100",
 )
 @option("--html", type=click.Path(path_type=Path), metavar="FILE", help="File for a report with curves")
-@option("--csv", "--op-stats-csv", "csv", type=click.Path(path_type=Path), help="File for a row per request")
+@option(
+    "--csv",
+    "--op-stats-csv",
+    "csv",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="File for a row per request",
+)
 @option("--json", "as_json", is_flag=True, help="Print JSON")
 @option("-q", "--quiet", is_flag=True, help="Print no progress")
 def requests(**options: Any) -> int:

@@ -61,6 +61,7 @@ def _flags(command: Any) -> Any:
 
 _sources = option(
     "--sources",
+    metavar="DIRECTORY",
     type=click.Path(path_type=Path),
     help="Checkout of TensorRT-LLM, from which the code and the tensors of the llmapi model are copied",
 )
@@ -69,7 +70,11 @@ _sources = option(
 @repository.command()
 @click.argument("directory", type=click.Path(path_type=Path))
 @option(
-    "--output", required=True, type=click.Path(path_type=Path), help="Directory to write the repository to"
+    "--output",
+    metavar="DIRECTORY",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="Directory to write the repository to",
 )
 @option(
     "--backend",
@@ -81,7 +86,13 @@ _sources = option(
 )
 @_sources
 @_flags
-@option("--options", "file", type=click.Path(path_type=Path), help="Options by name in a YAML file")
+@option(
+    "--options",
+    "file",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Options by name in a YAML file",
+)
 @option("--set", "pairs", multiple=True, metavar="NAME=VALUE", help="Any option; see `repository options`")
 @option(
     "--prefix",
@@ -159,6 +170,7 @@ def check(ctx: click.Context, directory: Path) -> None:
 @option(
     "--model",
     "checkpoint",
+    metavar="DIRECTORY",
     required=True,
     type=click.Path(path_type=Path),
     help="Directory of the Hugging Face checkpoint that the engine was built from",

@@ -97,7 +97,8 @@ pub(super) const NEW_MISTRAL_TOKEN: &str = "[ARGS]";
 
 /// The call that `tools` demand and the grammar of what follows its beginning; `None`: they demand none, or the format has
 /// no such beginning. With a grammar, the prompt ends before the call's object and the grammar has all of it, because the
-/// arguments may end within a token. Without one, the prompt has the name already. `is_new_mistral`: the model has the token [`NEW_MISTRAL_TOKEN`].
+/// arguments may end within a token. Without one, the prompt has the name already. `is_new_mistral`: the model has the
+/// token [`NEW_MISTRAL_TOKEN`].
 pub(super) fn forced(
     format: ToolFormat,
     tools: &Tools,

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use inflight_openai::ApiError;
 use inflight_upstream::delivery::Tried;
+use inflight_upstream::dispatch::NotDispatched;
 use inflight_upstream::survival::{Movable, Survival};
+use tokio::time::Instant;
 
 use super::dispatching::dispatch_prompts;
 use super::prepared::Prepared;
@@ -32,6 +34,13 @@ pub(super) fn prompts_mover(
             let (state, prepared) = (Arc::clone(state), Arc::clone(prepared));
             let context = context.clone();
             Box::new(move |progress| {
+                // It is given up in a moment.
+                if context
+                    .deadline
+                    .is_some_and(|deadline| deadline <= Instant::now())
+                {
+                    return Err(NotDispatched::NoWorker);
+                }
                 let because = progress.because;
                 let tried = &mut Tried::default();
                 dispatch_prompts(&state, &prepared, &context, tried, because, Some(progress))

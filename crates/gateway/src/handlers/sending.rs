@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use inflight_openai::ApiError;
 use inflight_text::StopMatcher;
-use inflight_upstream::delivery::{
-    CallContext, DEADLINE_GRACE, Deliverable, GivenUp, Sent, Tried, deliver, until,
-};
+use inflight_upstream::delivery::{CallContext, Deliverable, Sent, Tried, deliver};
 use inflight_upstream::dispatch::NotDispatched;
+use inflight_upstream::expiry::{DEADLINE_GRACE, Expiry, GivenUp};
 use inflight_upstream::metrics::RetryReason;
 
 use super::arrival::Arrival;
@@ -48,9 +47,9 @@ pub(super) async fn send(
         first_output,
         ..context.call()
     };
-    // Its worker knows the deadline as well.
+    // Later than its worker ends it, which is given the deadline.
     let deadline = context.deadline.map(|deadline| deadline + DEADLINE_GRACE);
-    let mut until = until(&state.ending, deadline);
+    let mut expiry = Expiry::new(&state.ending, deadline);
     let mut sending = Sending {
         state,
         prepared,
@@ -60,8 +59,8 @@ pub(super) async fn send(
         active: None,
     };
     let retries = &state.metrics.upstream.retries;
-    deliver(&mut sending, &call, &mut until, retries).await?;
-    let active = sending.active.map(|active| active.until(until));
+    deliver(&mut sending, &call, &mut expiry, retries).await?;
+    let active = sending.active.map(|active| active.expires(expiry));
     active.ok_or_else(ApiError::internal)
 }
 

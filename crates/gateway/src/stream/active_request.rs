@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use inflight_kserve::step::{FinishReason as WorkerReason, PromptLogProbs};
 use inflight_openai::{ApiError, FinishReason, Usage};
-use inflight_upstream::delivery::{Until, reason_of_code};
+use inflight_upstream::delivery::reason_of_code;
 use inflight_upstream::dispatch::{Dispatched, OpenHandles};
+use inflight_upstream::expiry::Expiry;
 use inflight_upstream::holding::Holding;
 use inflight_upstream::inbox::{ChoiceOutputs, Notice};
 use inflight_upstream::metrics::RetryReason;
@@ -57,9 +58,9 @@ impl ActiveRequest {
         }
     }
 
-    /// Ends when `until` says so, from here on: its first output has come, or all of it.
-    pub(crate) fn until(mut self, until: Until) -> Self {
-        self.holding.until(until);
+    /// Is given up at `expiry`, from here on.
+    pub(crate) fn expires(mut self, expiry: Expiry) -> Self {
+        self.holding.expires(expiry);
         self
     }
 
@@ -165,7 +166,7 @@ impl ActiveRequest {
         loop {
             match self.holding.poll(context) {
                 Step::Stays => {}
-                Step::Waits => return self.poll_end(context),
+                Step::Waits => return self.poll_expired(context),
                 Step::Moved((), reason) => self.note_move(reason),
                 Step::Failed(error) => {
                     self.record.failed(error.status());
@@ -175,7 +176,7 @@ impl ActiveRequest {
             self.outputs.clear();
             let inbox = &self.holding.work().inbox;
             let Poll::Ready(arrived) = inbox.poll_take(context, &mut self.outputs) else {
-                return self.poll_end(context);
+                return self.poll_expired(context);
             };
             let outputs = std::mem::take(&mut self.outputs);
             let result = self.take(&outputs);
@@ -228,10 +229,12 @@ impl ActiveRequest {
         }
     }
 
-    /// Pending: nothing ends it.
-    fn poll_end(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ApiError>> {
-        self.holding.poll_end(context).map(|why| {
+    /// Ready once it is given up.
+    fn poll_expired(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ApiError>> {
+        self.holding.poll_expired(context).map(|why| {
             let error = error::given_up(why);
+            // A client that reads slowly may hold the rest of the answer for long.
+            self.handles().stop();
             self.record.failed(error.status());
             Err(error)
         })
@@ -393,6 +396,7 @@ impl ActiveRequest {
 
     /// Says that the request is given up, and with which status its client hears why.
     pub(crate) fn give_up(&mut self, status: u16) {
+        self.holding.given_up();
         self.record.failed(status);
     }
 

@@ -157,22 +157,30 @@ async fn a_stream_whose_time_runs_out_ends_with_an_error_event() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stream_whose_time_runs_out_while_it_waits_for_a_worker_is_timed_out() {
-    let mut worker = ScriptedWorker::start(byte_model()).await;
-    let gateway = Gateway::start(&[worker.address], &[]).await.ready().await;
-    let mut request = json_request(PATH, &chat(json!({"stream": true})));
-    request.headers_mut().insert(HEADER, "400".parse().unwrap());
-    let serve = async {
-        let request = worker.next_request().await;
-        request.tokens(&tokens("a")).await;
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        worker.kill();
-    };
-    let mut client = Client::connect(gateway.address).await;
-    let (answer, ()) = tokio::join!(client.whole(request), serve);
-    let events = answer.events();
-    let error: Value = serde_json::from_str(&events[events.len() - 2]).unwrap();
-    assert_eq!(error["error"]["code"], "timeout");
+async fn what_waits_for_a_worker_when_its_time_runs_out_is_timed_out() {
+    for stream in [true, false] {
+        let mut model = byte_model();
+        model.description.capabilities.push("resume".to_owned());
+        let mut worker = ScriptedWorker::start(model).await;
+        let gateway = Gateway::start(&[worker.address], &[]).await.ready().await;
+        let serve = async {
+            let request = worker.next_request().await;
+            request.tokens(&tokens("a")).await;
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            worker.kill();
+        };
+        let (answer, ()) = tokio::join!(send(&gateway, Some("400"), stream), serve);
+        if stream {
+            let events = answer.events();
+            let error: Value = serde_json::from_str(&events[events.len() - 2]).unwrap();
+            assert_eq!(error["error"]["code"], "timeout");
+        } else {
+            assert_eq!(answer.status, 504);
+        }
+        let page = gateway.get("/metrics").await.body;
+        let page = std::str::from_utf8(&page).unwrap();
+        assert!(page.contains("inflight_gateway_resumes_failed_total 1\n"));
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,8 +14,9 @@ use inflight_testkit::model::tokens;
 use inflight_testkit::worker::ScriptedWorker;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::Instant;
 
-use crate::support::{Gateway, PATIENCE, byte_model, chat};
+use crate::support::{Client, Gateway, PATIENCE, byte_model, chat};
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -31,7 +32,7 @@ async fn impatient() -> (ScriptedWorker, Gateway) {
 }
 
 /// One HTTP/2 connection whose streams take `window` bytes unread.
-async fn windowed(gateway: &Gateway, window: u32) -> SendRequest<Full<Bytes>> {
+pub(crate) async fn windowed(gateway: &Gateway, window: u32) -> SendRequest<Full<Bytes>> {
     let socket = connect(gateway.address).unwrap();
     let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
     let io = TokioIo::new(socket);
@@ -41,11 +42,26 @@ async fn windowed(gateway: &Gateway, window: u32) -> SendRequest<Full<Bytes>> {
     sender
 }
 
-async fn send(sender: &mut SendRequest<Full<Bytes>>, body: &Value) -> Response<Incoming> {
-    let request = Request::post(format!("http://gateway{PATH}"))
+fn request(body: &Value) -> Request<Full<Bytes>> {
+    Request::post(format!("http://gateway{PATH}"))
         .header("content-type", "application/json")
         .body(Full::from(body.to_string()))
-        .unwrap();
+        .unwrap()
+}
+
+async fn send(sender: &mut SendRequest<Full<Bytes>>, body: &Value) -> Response<Incoming> {
+    sender.send_request(request(body)).await.unwrap()
+}
+
+/// The same with a deadline.
+pub(crate) async fn send_limited(
+    sender: &mut SendRequest<Full<Bytes>>,
+    body: &Value,
+    milliseconds: u64,
+) -> Response<Incoming> {
+    let mut request = request(body);
+    let headers = request.headers_mut();
+    headers.insert("x-request-timeout-ms", milliseconds.into());
     sender.send_request(request).await.unwrap()
 }
 
@@ -193,4 +209,36 @@ async fn a_client_that_reads_slowly_over_http2_gets_its_whole_response() {
     assert_eq!(content.len(), 60_000);
     // Longer than one piece may wait.
     assert!(started.elapsed() > Duration::from_secs(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_ended_at_its_deadline_is_stopped_though_its_error_stays_unread() {
+    let mut worker = ScriptedWorker::start(byte_model()).await;
+    let gateway = Gateway::start(&[worker.address], &[]).await.ready().await;
+    let body = chat(json!({"stream": true}));
+    let mut client = Client::connect(gateway.address).await;
+    let serve = async {
+        let request = worker.next_request().await;
+        request.tokens(&tokens("a")).await;
+        request
+    };
+    let (mut stream, request) = tokio::join!(client.open(PATH, &body), serve);
+    let first = [stream.next().await.unwrap(), stream.next().await.unwrap()];
+    request.finish(&[], FinishReason::EndId).await;
+    // Room for as many events, and the beginning of the error after them.
+    let length: usize = first
+        .iter()
+        .map(|event| "data: \n\n".len() + event.len())
+        .sum();
+    let mut sender = windowed(&gateway, length as u32 + 10).await;
+    let serve = async {
+        let request = worker.next_request().await;
+        request.tokens(&tokens("a")).await;
+        let begun = Instant::now();
+        assert!(worker.next_request().await.stop);
+        begun.elapsed()
+    };
+    let (response, took) = tokio::join!(send_limited(&mut sender, &body, 300), serve);
+    assert_eq!(response.status(), 200);
+    assert!(took < Duration::from_secs(1), "{took:?}");
 }

@@ -83,6 +83,16 @@ impl Plan {
         self.faults_of(worker).filter(lost).count()
     }
 
+    /// Whether a worker's connections lost messages for too short a time to make it silent. One that carries nothing but a
+    /// stream of KServe's is then given up by HTTP/2's own probes alone; a machine's TCP would send again what was lost.
+    pub(crate) fn loses_unnoticed(&self, from: Duration, until: Duration) -> bool {
+        self.faults().any(|fault| {
+            matches!(fault.kind, FaultKind::Partition(_))
+                && fault.until - fault.at < SILENT
+                && (fault.at <= until && from < fault.until + PROBED)
+        })
+    }
+
     /// Whether this worker had no fault then, nor what is left of one.
     pub(crate) fn was_well(&self, worker: usize, then: Duration) -> bool {
         let own = self.faults_of(worker);

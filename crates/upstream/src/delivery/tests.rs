@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::*;
+use crate::ending::Ending;
 
 /// What a server does with a request.
 #[derive(Clone, Copy, Debug)]
@@ -123,13 +124,13 @@ async fn run(
     let limit = first_ms.map(Duration::from_millis);
     let first = limit.map(|limit| (now + limit, limit));
     let deadline = ends_ms.map(|ends| now + Duration::from_millis(ends));
-    let until = until(&Ending::default(), deadline);
+    let mut expiry = Expiry::new(&Ending::default(), deadline);
     let retries = Family::default();
     let context = CallContext {
         first_output: first,
         ..CallContext::default()
     };
-    let done = deliver(request, &context, until, &retries).await;
+    let done = deliver(request, &context, &mut expiry, &retries).await;
     let counted = |reason| retries.get_or_create(&RetryLabels::from(reason)).get();
     let reasons = [
         RetryReason::Unavailable,

@@ -10,9 +10,8 @@ use super::failures::{given_up, lost};
 use super::prompt::Prompt;
 use super::{Forward, Target};
 use crate::connection::Connection;
-use crate::delivery::{
-    CallContext, Deliverable, GivenUp, Sent, Tried, deliver, reason_of_code, until,
-};
+use crate::delivery::{CallContext, Deliverable, Sent, Tried, deliver, reason_of_code};
+use crate::expiry::{Expiry, GivenUp};
 use crate::metrics::RetryReason;
 use crate::placement::Placed;
 use crate::pool::{Link, Pool};
@@ -243,8 +242,8 @@ impl Forward {
             current: None,
             answer: None,
         };
-        let until = until(&self.ending, context.deadline);
-        deliver(&mut call, context, until, &self.metrics.retries).await?;
+        let mut expiry = Expiry::new(&self.ending, context.deadline);
+        deliver(&mut call, context, &mut expiry, &self.metrics.retries).await?;
         let answer = call.answer;
         answer.ok_or_else(|| Status::internal("no answer came"))
     }

@@ -4,7 +4,7 @@ use inflight_kserve::streamed::ResponseView;
 use tonic::{Code, Status};
 
 use crate::classify::classify;
-use crate::delivery::GivenUp;
+use crate::expiry::GivenUp;
 use crate::rpc;
 use crate::table::NoPeer;
 

@@ -16,7 +16,8 @@ use super::failures::{given_up, in_band, lost};
 use super::responses::Responses;
 use super::said::{Novelty, cut};
 use super::stream_mover::{AtServer, StreamMover};
-use crate::delivery::{CallContext, Until, reason_of_code};
+use crate::delivery::{CallContext, reason_of_code};
+use crate::expiry::Expiry;
 use crate::holding::Holding;
 use crate::inbox::Notice;
 use crate::metrics::RetryReason;
@@ -59,10 +60,15 @@ impl ForwardStream {
         }
     }
 
-    /// Ends when `until` says so, from here on.
-    pub(super) fn until(mut self, until: Until) -> Self {
-        self.holding.until(until);
+    /// Is given up at `expiry`, from here on.
+    pub(super) fn expires(mut self, expiry: Expiry) -> Self {
+        self.holding.expires(expiry);
         self
+    }
+
+    /// Notes that it was given up before its first response.
+    pub(super) fn given_up(&mut self) {
+        self.holding.given_up();
     }
 
     /// How the request continued at other servers; `None`: it did not.
@@ -216,7 +222,7 @@ impl ForwardStream {
 
     /// Looks for what is not a response. Pending: nothing ends it.
     fn poll_events(&mut self, context: &mut Context<'_>) -> Next {
-        if let Poll::Ready(why) = self.holding.poll_end(context) {
+        if let Poll::Ready(why) = self.holding.poll_expired(context) {
             return self.end_with(given_up(why));
         }
         while self.notices.poll_unpin(context).is_ready() {

@@ -13,7 +13,8 @@ use super::responses::Responses;
 use super::stream_mover::{AtServer, StreamMover};
 use super::timeout::shorten_timeout;
 use super::{Forward, PreparedCall};
-use crate::delivery::{CallContext, Deliverable, GivenUp, Sent, Tried, reason_of_code};
+use crate::delivery::{CallContext, Deliverable, Sent, Tried, reason_of_code};
+use crate::expiry::GivenUp;
 use crate::metrics::RetryReason;
 
 /// See the module.
@@ -80,6 +81,9 @@ impl Deliverable for StreamStart<'_> {
     }
 
     fn give_up(&mut self, why: GivenUp) -> Status {
+        if let Some(stream) = &mut self.stream {
+            stream.given_up();
+        }
         given_up(why)
     }
 }

@@ -8,7 +8,8 @@ use inflight_kserve::names;
 use tokio::time::Instant;
 
 use super::Forward;
-use crate::delivery::{CallContext, DEADLINE_GRACE};
+use crate::delivery::CallContext;
+use crate::expiry::DEADLINE_GRACE;
 
 impl Forward {
     /// Ends a request here as well, a moment after its worker must have: that one may be silent or lost. Where a plain

@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use inflight_kserve::client::InferenceClient;
 use inflight_kserve::inference::{ModelInferRequest, ModelStreamInferResponse};
@@ -65,7 +66,14 @@ impl Exchanges {
         }
     }
 
-    fn start(&self, handle: Handle, request: Request<Once<ModelInferRequest>>, reader: Reader) {
+    /// Ends after `timeout` here: Triton's models have no deadlines.
+    fn start(
+        &self,
+        handle: Handle,
+        request: Request<Once<ModelInferRequest>>,
+        reader: Reader,
+        timeout: Option<Duration>,
+    ) {
         let client = self.pool.client();
         let (stop, stopped) = oneshot::channel();
         self.open.lock().insert(handle, stop);
@@ -81,10 +89,24 @@ impl Exchanges {
                 tokens_out,
                 reader,
             };
-            tokio::select! {
-                // Dropping the other branch resets the stream, which cancels the work.
-                _ = stopped => {}
-                () = exchange.run(client, request) => {}
+            let run = async {
+                // Dropping what runs resets the stream, which cancels the work.
+                let run = exchange.run(client, request);
+                match timeout {
+                    Some(timeout) => tokio::time::timeout(timeout, run).await.is_err(),
+                    None => {
+                        run.await;
+                        false
+                    }
+                }
+            };
+            let is_late = tokio::select! {
+                _ = stopped => false,
+                is_late = run => is_late,
+            };
+            if is_late {
+                let why = Status::deadline_exceeded("the request's time has run out");
+                registry.handles.fail(handle, &why, Instant::now());
             }
             open.lock().remove(&handle);
         });
@@ -123,7 +145,7 @@ impl Transport for Exchanges {
             // Where Triton itself looks for it.
             write_context(trace, request.metadata_mut());
         }
-        self.start(handle, request, reader);
+        self.start(handle, request, reader, prompt.timeout);
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! What a request demands of an answer's calls: how a forced one begins, that there is one at the end, and that
-//! arguments match their schemas. Owns the words of a violation of a schema; custom tools have theirs in `custom`. What
-//! a grammar has guided passes the checks; they are for what none has.
+//! arguments match their schemas. Owns the words of a violation of a schema; custom tools have theirs in `custom`. The
+//! checks are for answers that no grammar guides; others pass them.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -13,6 +13,7 @@ use super::{
     CHAT, COMPLETIONS, Directory, completion, exchange, front, front_with_tokenizer, open, shown,
 };
 use crate::support::{Client, Gateway, PATIENCE, chat};
+use crate::unread::{send_limited, windowed};
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_leaves_cancels_its_stream_at_the_server() {
@@ -34,6 +35,23 @@ async fn a_client_that_leaves_cancels_its_stream_at_the_server() {
             asked.cancelled().await;
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_nobody_reads_is_cancelled_at_its_deadline() {
+    let (mut triton, gateway) = front_with_tokenizer([token_model("m")]).await;
+    let mut sender = windowed(&gateway, 10).await;
+    let body = chat(json!({"stream": true}));
+    let serve = async {
+        let asked = triton.next_request().await;
+        let begun = Instant::now();
+        asked.respond(tokens_response(&tokens("a"))).await;
+        asked.cancelled().await;
+        begun.elapsed()
+    };
+    let (response, took) = tokio::join!(send_limited(&mut sender, &body, 300), serve);
+    assert_eq!(response.status(), 200);
+    assert!(took < Duration::from_secs(1), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
