@@ -200,7 +200,8 @@ impl ActiveRequest {
                     }
                 }
             };
-            if let Some(notice) = arrived.notice.filter(|_| self.has_started) {
+            // Before that, `deliver` moves it.
+            if let Some(notice) = arrived.notice.filter(|_| self.survives()) {
                 self.holding.notice(notice);
             }
             let Some(at) = arrived.at else {
