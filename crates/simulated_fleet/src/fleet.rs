@@ -224,6 +224,7 @@ async fn ask_all(place: usize, plan: ClientPlan, shared: Rc<Shared>) -> turmoil:
             had_worker: shared.plan.had_worker(asked, elapsed()),
             is_served: shared.plan.is_served(asked, elapsed()),
             gives_up: shared.plan.gives_up(),
+            refused: shared.plan.longest_refusal(),
             loses_unnoticed: shared.plan.loses_unnoticed(asked, elapsed()),
             is_roomy: shared.plan.is_roomy(),
             was_reached: shared.plan.holds_no_client(),

@@ -230,6 +230,8 @@ pub(crate) struct Circumstances {
     pub(crate) is_served: bool,
     /// A silent worker's connections are given up in this run, and what was generated there is soon generated again.
     pub(crate) gives_up: bool,
+    /// How long a worker may refuse a part of it.
+    pub(crate) refused: Duration,
     /// A worker's connections lost messages, and it did not seem silent.
     pub(crate) loses_unnoticed: bool,
     /// No request of this run has to wait for its turn.
@@ -329,7 +331,7 @@ pub(crate) fn judge(
         true => PROBED,
         false => Duration::ZERO,
     };
-    let longest = longest.map(|longest| longest + probed);
+    let longest = longest.map(|longest| longest + probed + circumstances.refused);
     let pause = answer.pause(waited);
     if is_whole && !may_pause && longest.is_some_and(|longest| pause > longest) {
         breaks(

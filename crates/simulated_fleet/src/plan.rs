@@ -106,6 +106,11 @@ pub(crate) struct WorkerPlan {
     pub(crate) drain: Duration,
 }
 
+impl WorkerPlan {
+    /// Requests that may wait at a worker which refuses nobody.
+    pub(crate) const MANY_QUEUED: usize = 4096;
+}
+
 /// What a client does.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientPlan {

@@ -103,7 +103,7 @@ fn worker(dice: &mut Dice, kind: Kind, is_crowded: bool, reuses: bool) -> Worker
         max_num_tokens: 8192,
         max_queued_requests: match is_crowded {
             true => dice.between(0, 3) as usize,
-            false => 4096,
+            false => WorkerPlan::MANY_QUEUED,
         },
         drain: dice.ms(200, 8_000),
     };
@@ -115,7 +115,7 @@ fn worker(dice: &mut Dice, kind: Kind, is_crowded: bool, reuses: bool) -> Worker
             blocks: 1024,
             prefill_us: dice.between(800, 1_600) as u32,
             max_num_tokens: 64,
-            max_queued_requests: 4096,
+            max_queued_requests: WorkerPlan::MANY_QUEUED,
             ..plan
         },
         // What is generated again is soon where it was.
@@ -136,7 +136,7 @@ fn worker(dice: &mut Dice, kind: Kind, is_crowded: bool, reuses: bool) -> Worker
         Kind::Departures => WorkerPlan {
             step_us: dice.between(5_000, 25_000) as u32,
             max_batch_size: 32,
-            max_queued_requests: 4096,
+            max_queued_requests: WorkerPlan::MANY_QUEUED,
             drain: dice.ms(13_000, 16_000),
             ..plan
         },

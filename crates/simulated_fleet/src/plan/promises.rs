@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Ask, Fault, FaultKind, GatewayPlan, Kind, Plan};
+use super::{Ask, Fault, FaultKind, GatewayPlan, Kind, Plan, WorkerPlan};
 
 /// A fleet is ready within this.
 pub(super) const READY: Duration = Duration::from_secs(5);
@@ -81,6 +81,16 @@ impl Plan {
     pub(crate) fn partitions(&self, worker: usize) -> usize {
         let lost = |fault: &Fault| matches!(fault.kind, FaultKind::Partition(_));
         self.faults_of(worker).filter(lost).count()
+    }
+
+    /// How long a request that has begun may wait for a place, where a worker refuses some of its prompts: the gateway
+    /// offers them again until then.
+    pub(crate) fn longest_refusal(&self) -> Duration {
+        let mut workers = self.workers.iter();
+        match workers.any(|worker| worker.max_queued_requests < WorkerPlan::MANY_QUEUED) {
+            true => Duration::from_secs(self.gateway.resume_wait_s),
+            false => Duration::ZERO,
+        }
     }
 
     /// Whether a worker's connections lost messages for too short a time to make it silent. One that carries nothing but a
