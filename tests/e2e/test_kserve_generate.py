@@ -61,7 +61,7 @@ def test_several_responses_are_a_stream_s(address: str) -> None:
         streamed = events(ask(address, "generate_stream", {**long, "text_input": text, "stream": True}))
         assert len(streamed) > 1
         assert "".join(event["text_output"] for event in streamed) == whole
-    refused = ask(address, "generate", {**TEXT, "stream": True})
+    refused = ask(address, "generate", {**long, "stream": True})
     assert refused.status == 400
     assert "generate expects model to produce exactly 1 response" in refused.json()["error"]
 

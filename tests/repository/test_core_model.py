@@ -26,7 +26,7 @@ from support.triton import inputs, is_final, tensor, tokens
 PROMPT = [40, 41, 42]
 BODY = {"input_ids": PROMPT, "input_lengths": len(PROMPT), "request_output_len": 8}
 #: Steps of a real generation that no test waits for.
-LONG = 1900
+LONG = 8000
 
 
 @pytest.fixture(scope="module")
