@@ -10,6 +10,7 @@ use inflight_testkit::model::tokens;
 use inflight_testkit::proxy::HoldingProxy;
 use inflight_testkit::worker::{Received, ScriptedModel, ScriptedWorker, join, row};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use tonic::Code;
 
 use crate::support::{Client, Gateway, PATIENCE, Stream, byte_model, chat};
@@ -306,6 +307,51 @@ async fn a_silent_workers_streams_go_on_elsewhere_and_what_it_says_later_changes
     assert!(counts(&gateway, "resumes_total{reason=\"silent\"} 1").await);
     // Nothing had come for a while when it was noticed.
     assert!(counts(&gateway, "resume_pause_seconds_bucket{le=\"0.256\"} 0").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_moved_before_an_output_was_shown_leaves_a_silent_worker_as_well() {
+    let mut workers = [
+        ScriptedWorker::start(resuming_model()).await,
+        ScriptedWorker::start(resuming_model()).await,
+    ];
+    let proxies = [
+        HoldingProxy::start(workers[0].address),
+        HoldingProxy::start(workers[1].address),
+    ];
+    let addresses = [proxies[0].address, proxies[1].address];
+    let gateway = Gateway::start(&addresses, &["--worker-silence-s", "0.5"]).await;
+    let gateway = gateway.all_ready().await;
+    let mut client = Client::connect(gateway.address).await;
+    let body = chat(json!({"stream": true}));
+    let serve = async {
+        let (place, first) = either(&mut workers).await;
+        let error = RowError {
+            row: 0,
+            code: Code::Unavailable,
+            text: "shutting down".to_owned(),
+            retry_after_ms: 0,
+        };
+        let lost = Row {
+            is_final: true,
+            error: Some(&error),
+            ..Row::new(first.handle, &[])
+        };
+        // The gateway reads both at once.
+        let said = tokens("a");
+        let said = Row::new(first.handle, &said);
+        first.rows(StepBatch::from_iter([said, lost])).await;
+        let second = workers[1 - place].next_request().await;
+        assert_eq!(generated(&second.message), (tokens("a"), vec![1]));
+        proxies[1 - place].hold();
+        let held = Instant::now();
+        let again = workers[place].next_request().await;
+        assert!(held.elapsed() < Duration::from_secs(3));
+        assert_eq!(generated(&again.message), (tokens("a"), vec![1]));
+        again.finish(&tokens("b"), FinishReason::EndId).await;
+    };
+    let (mut stream, ()) = tokio::join!(client.open(PATH, &body), serve);
+    assert_eq!(text(&stream.rest().await, 0), "ab");
 }
 
 /// A file of workers, as an operator changes it.
