@@ -2,7 +2,6 @@
 //! stopped, and what the log says of a move. When a request moves is [`Survival`]'s, when it is given up [`Expiry`]'s;
 //! what is sent and how an answer is read is its adapter's.
 
-use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -15,6 +14,7 @@ use super::survival::{Mover, Step, Survival, Work};
 use crate::metrics::RetryReason;
 
 /// See the module.
+#[derive(Debug)]
 pub struct Holding<M: Mover> {
     request_id: Arc<str>,
     work: M::Work,
@@ -26,12 +26,7 @@ pub struct Holding<M: Mover> {
     expiry: Option<Expiry>,
 }
 
-impl<M: Mover> fmt::Debug for Holding<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Holding").finish_non_exhaustive()
-    }
-}
-
+#[derive(Debug)]
 struct Moving<M: Mover> {
     request: M,
     survival: Survival<M::Error>,
