@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::support::{Answer, Client, Gateway, byte_model, chat, pair};
+use crate::support::{Answer, Client, Gateway, behind_proxies, byte_model, chat, pair};
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -293,17 +293,7 @@ async fn a_silent_worker_is_not_ready_and_a_slow_one_loses_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_workers_requests_go_elsewhere_and_are_stopped_there() {
-    let mut workers = [
-        ScriptedWorker::start(byte_model()).await,
-        ScriptedWorker::start(byte_model()).await,
-    ];
-    let proxies = [
-        HoldingProxy::start(workers[0].address),
-        HoldingProxy::start(workers[1].address),
-    ];
-    let addresses = [proxies[0].address, proxies[1].address];
-    let gateway = Gateway::start(&addresses, &["--worker-silence-s", "0.5"]).await;
-    let gateway = gateway.all_ready().await;
+    let (mut workers, proxies, gateway) = behind_proxies(byte_model).await;
     let serve = async {
         let (place, first) = either(&mut workers).await;
         proxies[place].hold();

@@ -7,13 +7,12 @@ use inflight_kserve::names;
 use inflight_kserve::step::{FinishReason, Row, RowError, StepBatch};
 use inflight_kserve::tensor::Tensors;
 use inflight_testkit::model::tokens;
-use inflight_testkit::proxy::HoldingProxy;
 use inflight_testkit::worker::{Received, ScriptedModel, ScriptedWorker, join, row};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::support::{Client, Gateway, PATIENCE, Stream, byte_model, chat};
+use crate::support::{Client, Gateway, PATIENCE, Stream, behind_proxies, byte_model, chat};
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -268,17 +267,7 @@ async fn tokens_of_an_answer_in_one_piece_come_early_only_where_that_helps() {
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_workers_streams_go_on_elsewhere_and_what_it_says_later_changes_nothing() {
-    let mut workers = [
-        ScriptedWorker::start(resuming_model()).await,
-        ScriptedWorker::start(resuming_model()).await,
-    ];
-    let proxies = [
-        HoldingProxy::start(workers[0].address),
-        HoldingProxy::start(workers[1].address),
-    ];
-    let addresses = [proxies[0].address, proxies[1].address];
-    let gateway = Gateway::start(&addresses, &["--worker-silence-s", "0.5"]).await;
-    let gateway = gateway.all_ready().await;
+    let (mut workers, proxies, gateway) = behind_proxies(resuming_model).await;
     let mut client = Client::connect(gateway.address).await;
     let body = chat(json!({"stream": true}));
     let serve = async {
@@ -311,17 +300,7 @@ async fn a_silent_workers_streams_go_on_elsewhere_and_what_it_says_later_changes
 
 #[tokio::test(start_paused = true)]
 async fn what_moved_before_an_output_was_shown_leaves_a_silent_worker_as_well() {
-    let mut workers = [
-        ScriptedWorker::start(resuming_model()).await,
-        ScriptedWorker::start(resuming_model()).await,
-    ];
-    let proxies = [
-        HoldingProxy::start(workers[0].address),
-        HoldingProxy::start(workers[1].address),
-    ];
-    let addresses = [proxies[0].address, proxies[1].address];
-    let gateway = Gateway::start(&addresses, &["--worker-silence-s", "0.5"]).await;
-    let gateway = gateway.all_ready().await;
+    let (mut workers, proxies, gateway) = behind_proxies(resuming_model).await;
     let mut client = Client::connect(gateway.address).await;
     let body = chat(json!({"stream": true}));
     let serve = async {

@@ -12,6 +12,7 @@ use hyper_util::rt::TokioIo;
 use inflight_gateway::{GatewayOptions, serve_on_network};
 use inflight_testkit::memory::{MemoryListener, connect, network};
 use inflight_testkit::model::{VOCABULARY, byte_model_files};
+use inflight_testkit::proxy::HoldingProxy;
 use inflight_testkit::sse::SseReader;
 use inflight_testkit::worker::{ScriptedModel, ScriptedWorker};
 use serde_json::Value;
@@ -376,4 +377,21 @@ pub(crate) fn normalized(events: &[String]) -> Vec<String> {
                 .replace(&value["created"].to_string(), "TIME")
         })
         .collect()
+}
+
+/// Two workers behind connections that can be held, and a gateway to which half a second without a word is silence.
+pub(crate) async fn behind_proxies(
+    model: fn() -> ScriptedModel,
+) -> ([ScriptedWorker; 2], [HoldingProxy; 2], Gateway) {
+    let workers = [
+        ScriptedWorker::start(model()).await,
+        ScriptedWorker::start(model()).await,
+    ];
+    let proxies = [
+        HoldingProxy::start(workers[0].address),
+        HoldingProxy::start(workers[1].address),
+    ];
+    let addresses = [proxies[0].address, proxies[1].address];
+    let gateway = Gateway::start(&addresses, &["--worker-silence-s", "0.5"]).await;
+    (workers, proxies, gateway.all_ready().await)
 }
