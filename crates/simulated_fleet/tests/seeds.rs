@@ -13,7 +13,7 @@ use inflight_simulated_fleet::{Report, run_in_process};
 /// The seeds that CI simulates.
 const SEEDS: std::ops::Range<u64> = 0..24;
 /// Seeds that have shown something: all is mended, or was a promise of the simulator's that nobody can keep, or its look.
-const KEPT: [u64; 24] = [
+const KEPT: [u64; 26] = [
     120, // A silence of 20 s and more: a stream of several KServe sequences left it after 20 s, and not 9 s, ...
     152, // ... as this one.
     1_000_167, // One connection of a worker had lost messages, and another one said that the worker was well.
@@ -38,6 +38,8 @@ const KEPT: [u64; 24] = [
     40_011_840, // A KServe stream's connection lost messages for 80 ms: only HTTP/2's probes noticed, after 20 s.
     40_016_875, // A worker with four places refused the second prompt of a request that had begun, for 10 s.
     40_017_918, // What a lost worker had begun, and nobody had seen, waited 9 s at a silent one.
+    40_026_246, // A client's `timeout` was not kept while the connection to its only worker was being opened.
+    40_026_296, // What a slow reader took out of the gateway's memory was a sign of life of a worker that was lost.
 ];
 /// Some of those that have all clients on one host.
 const GATHERED: std::ops::Range<u64> = 10_000_000..10_000_008;

@@ -98,6 +98,7 @@ impl Worker {
         slot.peer.set_up(Served {
             pool: Arc::new(Pool::new(
                 &slot.address,
+                &slot.pulse,
                 &options,
                 Some(context.limits.sharing()),
             )?),

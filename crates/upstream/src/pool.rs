@@ -8,6 +8,7 @@ use inflight_kserve::client::{self, ConnectError, InferenceClient, TransportOpti
 use inflight_kserve::streamed::StreamClient;
 use parking_lot::Mutex;
 
+use super::pulse::Pulse;
 use super::shared_stream::{SharedStream, SharingLimits};
 
 /// HTTP/2 connections to one server. One would put all streams behind one flow-control window and one
@@ -24,6 +25,8 @@ const REMEMBERED_RESETS: usize = 1 << 14;
 pub struct Link {
     client: InferenceClient,
     streams: StreamClient,
+    /// The server's.
+    pulse: Arc<Pulse>,
     /// `None`: each request has a separate stream, as with a plain Triton server.
     sharing: Option<SharingLimits>,
     stream: Mutex<Option<Arc<SharedStream>>>,
@@ -60,7 +63,7 @@ impl Link {
         if let Some(open) = stream.as_ref().filter(|stream| !stream.has_ended()) {
             return Some(Arc::clone(open));
         }
-        let opened = SharedStream::open(self.streams(), limits);
+        let opened = SharedStream::open(self.streams(), limits, Arc::clone(&self.pulse));
         *stream = Some(Arc::clone(&opened));
         Some(opened)
     }
@@ -89,6 +92,7 @@ impl Pool {
     /// The address is invalid.
     pub fn new(
         address: &str,
+        pulse: &Arc<Pulse>,
         options: &TransportOptions,
         sharing: Option<SharingLimits>,
     ) -> Result<Self, ConnectError> {
@@ -105,6 +109,7 @@ impl Pool {
             Arc::new(Link {
                 streams: StreamClient::new(channel.clone(), options),
                 client: client::inference_client(channel, options),
+                pulse: Arc::clone(pulse),
                 sharing,
                 stream: Mutex::default(),
             })
@@ -153,7 +158,8 @@ mod tests {
     };
 
     fn pool(sharing: Option<SharingLimits>) -> Pool {
-        Pool::new("localhost:1", &TransportOptions::default(), sharing).unwrap()
+        let options = TransportOptions::default();
+        Pool::new("localhost:1", &Arc::default(), &options, sharing).unwrap()
     }
 
     /// Which connection the next small request gets.

@@ -22,6 +22,7 @@ use tonic::{Status, Streaming};
 
 use self::mailbox::Mailbox;
 use super::handles::{Handle, Handles, Waiting};
+use super::pulse::Pulse;
 use super::request_queue::{NotSent, RequestQueue};
 
 /// Responses that are read before any is handed out.
@@ -68,10 +69,11 @@ impl Waiting for Entry {
 }
 
 impl SharedStream {
-    /// Opens a stream on the client's connection. Needs a tokio runtime.
-    pub fn open(client: StreamClient, limits: SharingLimits) -> Arc<Self> {
+    /// Opens a stream on the client's connection. What arrives is a sign of life, however late a client reads it. Needs
+    /// a tokio runtime.
+    pub fn open(client: StreamClient, limits: SharingLimits, pulse: Arc<Pulse>) -> Arc<Self> {
         let stream = Arc::new(Self::unopened(limits));
-        tokio::spawn(Arc::clone(&stream).run(client, limits.slow_client));
+        tokio::spawn(Arc::clone(&stream).run(client, limits.slow_client, pulse));
         stream
     }
 
@@ -144,20 +146,33 @@ impl SharedStream {
         self.queue.close();
     }
 
-    async fn run(self: Arc<Self>, mut client: StreamClient, slow_client: Duration) {
+    async fn run(
+        self: Arc<Self>,
+        mut client: StreamClient,
+        slow_client: Duration,
+        pulse: Arc<Pulse>,
+    ) {
         let why = match client.model_stream_infer(self.queue.stream()).await {
-            Ok(answer) => self.read(answer.into_inner(), slow_client).await,
+            Ok(answer) => self.read(answer.into_inner(), slow_client, &pulse).await,
             Err(status) => status,
         };
         self.end(&why);
     }
 
     /// Reads until the stream ends; returns why it did.
-    async fn read(&self, mut stream: Streaming<EncodedResponse>, slow_client: Duration) -> Status {
+    async fn read(
+        &self,
+        mut stream: Streaming<EncodedResponse>,
+        slow_client: Duration,
+        pulse: &Pulse,
+    ) -> Status {
         let mut ready = Vec::new();
         loop {
             let end = std::future::poll_fn(|context| poll_ready(&mut stream, &mut ready, context));
             let end = end.await;
+            if !ready.is_empty() {
+                pulse.hear();
+            }
             let now = Instant::now();
             if let Err(damaged) = self.hand_out(&mut ready, now) {
                 return damaged;

@@ -1,5 +1,7 @@
 //! What a failure is in KServe's words.
 
+use std::error::Error;
+
 use inflight_kserve::streamed::ResponseView;
 use tonic::{Code, Status};
 
@@ -20,10 +22,13 @@ pub(super) fn given_up(why: GivenUp) -> Status {
     }
 }
 
-/// The status that the client gets for a failed call. The transport reports UNKNOWN when the connection is lost, and
-/// Triton's TensorRT-LLM models report INTERNAL for every error.
+/// The status that the client gets for a failed call. The transport reports UNKNOWN when the connection is lost, in words
+/// that name addresses and layers; Triton's TensorRT-LLM models report INTERNAL for every error.
 pub(super) fn lost(status: Status) -> Status {
     let code = match rpc::lost_code(&status) {
+        Code::Unavailable if status.source().is_some() => {
+            return Status::unavailable("the model's server was lost; retry the request");
+        }
         Code::Internal => classify(status.message()).0,
         other => other,
     };
@@ -70,4 +75,36 @@ pub(super) fn not_picked(why: NoPeer, model: &str, version: &str) -> Status {
 /// The beginning of a name that an error repeats.
 fn shortened(name: &str) -> String {
     name.chars().take(64).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    #[test]
+    fn what_the_transport_says_is_not_for_clients_and_what_a_server_says_is() {
+        let refused = |code| {
+            let mut status = Status::new(code, "10.0.0.1:8001");
+            status.set_source(Arc::new(std::io::Error::other("connection refused")));
+            status
+        };
+        let told = "the model's server was lost; retry the request";
+        for (status, code, text) in [
+            (refused(Code::Unavailable), Code::Unavailable, told),
+            (refused(Code::Unknown), Code::Unavailable, told),
+            (refused(Code::Internal), Code::Unavailable, told),
+            (Status::unavailable("full"), Code::Unavailable, "full"),
+            (Status::internal("CUDA error"), Code::Internal, "CUDA error"),
+            (
+                Status::internal("Exceeds maximum queue size"),
+                Code::ResourceExhausted,
+                "Exceeds maximum queue size",
+            ),
+        ] {
+            let read = lost(status);
+            assert_eq!((read.code(), read.message()), (code, text));
+        }
+    }
 }

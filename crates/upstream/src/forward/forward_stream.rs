@@ -103,8 +103,6 @@ impl ForwardStream {
 
     /// What of a response is for the client. Pending: none of it.
     fn receive(&mut self, message: EncodedResponse) -> Next {
-        let at = self.holding.work_mut();
-        at.slot().pulse.hear();
         let looked = message.view().and_then(|response| {
             let failed = in_band(&response).err();
             let taken = match (&failed, self.holding.request_mut()) {

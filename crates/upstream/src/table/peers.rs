@@ -30,6 +30,8 @@ pub struct Picked {
     pub slot: Arc<WorkerSlot>,
     pub pool: Arc<Pool>,
     pub model: String,
+    /// Whether it is an Inflight worker, and no plain Triton.
+    pub is_worker: bool,
 }
 
 impl Table {
@@ -120,8 +122,7 @@ impl Table {
     /// Whether servers of the model end requests whose parameter `timeout` says that there is no time left.
     pub fn ends_late_requests(&self, name: &str, version: &str) -> bool {
         let peers = self.peers(name, version).unwrap_or_default();
-        let mut models = peers.iter().filter_map(Picked::generates);
-        models.any(|one| one.served.triton().is_none())
+        peers.iter().any(|picked| picked.is_worker)
     }
 
     /// Every configured server that has the model, ready or not.
@@ -161,6 +162,7 @@ impl Table {
                 slot: Arc::clone(slot),
                 pool: served.pool.clone(),
                 model: model.to_owned(),
+                is_worker: served.of.is_some(),
             });
         }
         if owners.len() > 1 {

@@ -101,7 +101,12 @@ impl Server {
         let served = slot.peer.served().filter(|served| served.of.is_none());
         let pool = match served.filter(|_| slot.peer.is_up()) {
             Some(served) => Arc::clone(&served.pool),
-            None => Arc::new(Pool::new(&slot.address, &context.transport(), None)?),
+            None => Arc::new(Pool::new(
+                &slot.address,
+                &slot.pulse,
+                &context.transport(),
+                None,
+            )?),
         };
         let index = match index(&pool).await {
             Err(RpcError::Failed { status, .. }) if status.code() == Code::Unimplemented => {
