@@ -35,13 +35,6 @@ pub mod task {
 mod notify;
 mod rows;
 
-/// Of `inflight_kserve`.
-pub mod inference {
-    /// A reply of a number.
-    #[derive(Debug, Default, PartialEq, Eq)]
-    pub struct ModelStreamInferResponse(pub u32);
-}
-
 pub use notify::Notify;
 
 /// Of `tokio`.
@@ -93,6 +86,10 @@ pub mod step {
 
 /// Of `inflight_kserve`.
 pub mod streamed {
+    /// A reply of a number.
+    #[derive(Debug, Default, PartialEq, Eq)]
+    pub struct SentResponse(pub u32);
+
     /// A response of a number.
     #[derive(Debug, Default, PartialEq, Eq)]
     pub struct EncodedResponse(pub u32);

@@ -1,47 +1,38 @@
-//! Requests that are written in the form in which they travel. Owns that such a request says the same as one that a
-//! [`RequestBuilder`](crate::tensor::RequestBuilder) makes; which tensors there are its caller decides.
+//! Requests and responses that are written in the form in which they travel. Owns that such a one says the same as one
+//! that a [`RequestBuilder`](crate::tensor::RequestBuilder) or [`ResponseBuilder`](crate::tensor::ResponseBuilder)
+//! makes; which tensors there are its caller decides.
 //!
 //! A `ModelInferRequest` of about twenty tensors takes three allocations for each of them, and a second pass to
-//! encode it; a gateway would make one for every prompt.
+//! encode it; a gateway would make one for every prompt, and a worker a response for every iteration.
 
-use bytes::{BufMut, Bytes, BytesMut};
+mod tensors;
+
+use bytes::{Buf, BufMut, Bytes};
 use prost::Message;
-use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
 use tonic::client::Grpc;
-use tonic::codec::{Codec, EncodeBuf, Encoder};
+use tonic::codec::{EncodeBuf, Encoder};
 use tonic::transport::Channel;
 use tonic::{IntoStreamingRequest, Response, Status, Streaming};
-use tonic_prost::ProstDecoder;
 
+use self::tensors::{Tensors, field, put_head, put_text, text_len};
 use crate::client::TransportOptions;
+use crate::inference::ModelInferRequest;
 use crate::inference::infer_parameter::ParameterChoice;
-use crate::inference::{InferParameter, ModelInferRequest, ModelStreamInferResponse};
+use crate::names;
 use crate::step::Handle;
-use crate::tensor::{DataType, Element, pack_bytes};
-use crate::{names, streamed};
+use crate::streamed::{self, EncodedResponse};
+use crate::tensor::Element;
 
-/// Field numbers of `ModelInferRequest` and of the messages in it, from KServe's protocol.
-mod field {
-    pub(super) const MODEL_NAME: u32 = 1;
-    pub(super) const ID: u32 = 3;
-    pub(super) const PARAMETERS: u32 = 4;
-    pub(super) const INPUTS: u32 = 5;
-    pub(super) const OUTPUTS: u32 = 6;
-    pub(super) const RAW_INPUT_CONTENTS: u32 = 7;
-    /// Of an input or an output.
-    pub(super) const NAME: u32 = 1;
-    /// Of an input.
-    pub(super) const DATATYPE: u32 = 2;
-    pub(super) const SHAPE: u32 = 3;
-    /// Of a map's entry.
-    pub(super) const KEY: u32 = 1;
-    pub(super) const VALUE: u32 = 2;
-}
-
-/// Room for everything in a message but the tensors' data: about twenty names with their types and shapes.
-const HEAD_CAPACITY: usize = 1 << 10;
-/// Key and length before each tensor's data.
-const FRAME: usize = 6;
+/// Room for everything in a request but the tensors' data: about twenty names with their types and shapes.
+const REQUEST_HEAD: usize = 1 << 10;
+const REQUEST_TENSORS: usize = 32;
+/// The same in a response: most have six tensors.
+const RESPONSE_HEAD: usize = 1 << 8;
+const RESPONSE_TENSORS: usize = 8;
+/// `infer_response` of `ModelStreamInferResponse`.
+const INFER_RESPONSE: u32 = 2;
+/// Its key and length.
+const STREAM_HEAD: usize = 6;
 
 /// A request as it travels.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,27 +54,18 @@ impl From<&ModelInferRequest> for EncodedRequest {
     }
 }
 
-/// Writes a request. Tensors' data are in the order of the tensors.
+/// Writes a request.
 #[derive(Debug)]
-pub struct RequestWriter {
-    message: BytesMut,
-    /// The tensors' data, each with its key: they come after everything else.
-    data: BytesMut,
-    /// One tensor's data, until its length is known.
-    packed: BytesMut,
-}
+pub struct RequestWriter(Tensors);
 
 impl RequestWriter {
     /// `capacity` is the expected size of all tensor data in bytes.
     pub fn new(model_name: &str, id: &str, capacity: usize) -> Self {
-        let mut message = BytesMut::with_capacity(HEAD_CAPACITY + capacity);
-        put_text(field::MODEL_NAME, model_name, &mut message);
-        put_text(field::ID, id, &mut message);
-        Self {
-            message,
-            data: BytesMut::with_capacity(capacity + 32 * FRAME),
-            packed: BytesMut::with_capacity(capacity),
-        }
+        let raw = field::RAW_INPUT_CONTENTS;
+        let mut tensors = Tensors::new(raw, REQUEST_HEAD, REQUEST_TENSORS, capacity);
+        put_text(field::MODEL_NAME, model_name, &mut tensors.message);
+        put_text(field::ID, id, &mut tensors.message);
+        Self(tensors)
     }
 
     /// Joins the request to the step stream that it is sent on.
@@ -103,8 +85,8 @@ impl RequestWriter {
 
     /// Appends a tensor of fixed-size elements.
     pub fn push<T: Element>(&mut self, name: &str, shape: &[i64], values: &[T]) -> &mut Self {
-        T::pack(values, &mut self.packed);
-        self.finish(name, T::DATATYPE, shape)
+        self.0.push(name, shape, values);
+        self
     }
 
     /// Appends a BYTES tensor.
@@ -114,71 +96,81 @@ impl RequestWriter {
         shape: &[i64],
         elements: impl IntoIterator<Item = E>,
     ) -> &mut Self {
-        pack_bytes(elements, &mut self.packed);
-        self.finish(name, DataType::Bytes, shape)
+        self.0.push_bytes(name, shape, elements);
+        self
     }
 
     /// Asks for an output by name. With none asked for, a server sends what the model always has.
     pub fn output(&mut self, name: &str) -> &mut Self {
-        put_head(field::OUTPUTS, text_len(name), &mut self.message);
-        put_text(field::NAME, name, &mut self.message);
+        let message = &mut self.0.message;
+        put_head(field::REQUESTED, text_len(name), message);
+        put_text(field::NAME, name, message);
         self
     }
 
     /// Sets a parameter of the message.
     pub fn parameter(&mut self, name: &str, value: ParameterChoice) -> &mut Self {
-        let parameter = InferParameter {
-            parameter_choice: Some(value),
-        };
-        let value = parameter.encoded_len();
-        let entry = text_len(name) + 1 + encoded_len_varint(value as u64) + value;
-        put_head(field::PARAMETERS, entry, &mut self.message);
-        put_text(field::KEY, name, &mut self.message);
-        put_head(field::VALUE, value, &mut self.message);
-        parameter.encode_raw(&mut self.message);
+        self.0.parameter(name, value);
         self
     }
 
     /// The request.
-    pub fn build(mut self) -> EncodedRequest {
-        self.message.put_slice(&self.data);
-        EncodedRequest(self.message.freeze())
+    pub fn build(self) -> EncodedRequest {
+        EncodedRequest(self.0.build().freeze())
+    }
+}
+
+/// Writes a response of a stream, without an id: it may be that of several requests.
+#[derive(Debug)]
+pub struct ResponseWriter(Tensors);
+
+impl ResponseWriter {
+    /// `capacity` is the expected size of all tensor data in bytes.
+    pub fn new(model_name: &str, capacity: usize) -> Self {
+        let raw = field::RAW_OUTPUT_CONTENTS;
+        let mut tensors = Tensors::new(raw, RESPONSE_HEAD, RESPONSE_TENSORS, capacity);
+        // What says how long the response is, once that is known.
+        tensors.message.put_bytes(0, STREAM_HEAD);
+        put_text(field::MODEL_NAME, model_name, &mut tensors.message);
+        Self(tensors)
     }
 
-    fn finish(&mut self, name: &str, datatype: DataType, shape: &[i64]) -> &mut Self {
-        let datatype = datatype.name();
-        let lengths = shape.iter().map(|size| encoded_len_varint(*size as u64));
-        let packed_shape: usize = lengths.sum();
-        let head = 1 + encoded_len_varint(packed_shape as u64);
-        let input = text_len(name) + text_len(datatype) + head + packed_shape;
-        put_head(field::INPUTS, input, &mut self.message);
-        put_text(field::NAME, name, &mut self.message);
-        put_text(field::DATATYPE, datatype, &mut self.message);
-        put_head(field::SHAPE, packed_shape, &mut self.message);
-        for size in shape {
-            encode_varint(*size as u64, &mut self.message);
-        }
-        put_head(field::RAW_INPUT_CONTENTS, self.packed.len(), &mut self.data);
-        self.data.put_slice(&self.packed);
-        self.packed.clear();
+    /// Appends a list of values, shape `[n]`.
+    pub fn vector<T: Element>(&mut self, name: &str, values: &[T]) -> &mut Self {
+        self.0.push(name, &[values.len() as i64], values);
         self
     }
-}
 
-/// The key of a field of `length` bytes, and its length. Keys of fields up to 15 have one byte.
-fn put_head(field: u32, length: usize, out: &mut BytesMut) {
-    encode_key(field, WireType::LengthDelimited, out);
-    encode_varint(length as u64, out);
-}
+    /// Appends a BYTES tensor of `length` elements, shape `[length]`.
+    pub fn bytes<E: AsRef<[u8]>>(
+        &mut self,
+        name: &str,
+        length: usize,
+        elements: impl IntoIterator<Item = E>,
+    ) -> &mut Self {
+        self.0.push_bytes(name, &[length as i64], elements);
+        self
+    }
 
-fn put_text(field: u32, text: &str, out: &mut BytesMut) {
-    put_head(field, text.len(), out);
-    out.put_slice(text.as_bytes());
-}
+    /// Sets a parameter of the response.
+    pub fn parameter(&mut self, name: &str, value: ParameterChoice) -> &mut Self {
+        self.0.parameter(name, value);
+        self
+    }
 
-/// The bytes of a text with its key and length.
-fn text_len(text: &str) -> usize {
-    1 + encoded_len_varint(text.len() as u64) + text.len()
+    /// The response.
+    pub fn build(self) -> EncodedResponse {
+        let mut message = self.0.build();
+        let mut head = [0; STREAM_HEAD];
+        let mut rest = &mut head[..];
+        // At most 4 GiB: six bytes.
+        put_head(INFER_RESPONSE, message.len() - STREAM_HEAD, &mut rest);
+        let unused = rest.len();
+        message.advance(unused);
+        let written = STREAM_HEAD - unused;
+        message[..written].copy_from_slice(&head[..written]);
+        EncodedResponse::new(message.freeze())
+    }
 }
 
 /// Opens streams of encoded requests on one connection. Cloning one costs a few counters.
@@ -198,30 +190,15 @@ impl EncodedClient {
     pub async fn model_stream_infer(
         &mut self,
         requests: impl IntoStreamingRequest<Message = EncodedRequest>,
-    ) -> Result<Response<Streaming<ModelStreamInferResponse>>, Status> {
-        streamed::open(&mut self.0, requests, RequestCodec).await
+    ) -> Result<Response<Streaming<EncodedResponse>>, Status> {
+        streamed::open::<AsWritten>(&mut self.0, requests).await
     }
 }
 
-/// Requests as they are, responses as messages.
-struct RequestCodec;
+#[derive(Default)]
+struct AsWritten;
 
-impl Codec for RequestCodec {
-    type Encode = EncodedRequest;
-    type Decode = ModelStreamInferResponse;
-    type Encoder = Self;
-    type Decoder = ProstDecoder<ModelStreamInferResponse>;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self::Decoder {
-        ProstDecoder::default()
-    }
-}
-
-impl Encoder for RequestCodec {
+impl Encoder for AsWritten {
     type Item = EncodedRequest;
     type Error = Status;
 
@@ -236,7 +213,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::tensor::RequestBuilder;
+    use crate::tensor::{RequestBuilder, ResponseBuilder};
 
     fn value() -> impl Strategy<Value = ParameterChoice> {
         prop_oneof![
@@ -278,6 +255,29 @@ mod tests {
                 written.parameter(&name, value);
             }
             prop_assert_eq!(written.build().decode().unwrap(), built.build());
+        }
+
+        #[test]
+        fn a_written_response_is_the_one_that_is_built(
+            model in ".{0,20}",
+            // Also such that the length takes one, two and three bytes.
+            ids in prop::collection::vec(any::<u64>(), 0..3000),
+            texts in prop::collection::vec(".{0,200}", 0..3),
+            parameters in prop::collection::hash_map("[a-z]{1,150}", value(), 0..4),
+        ) {
+            let mut built = ResponseBuilder::new(&*model, "", 0);
+            built
+                .push("ids", &[ids.len() as i64], &ids)
+                .push_bytes("texts", &[texts.len() as i64], &texts);
+            let mut written = ResponseWriter::new(&model, 0);
+            written.vector("ids", &ids).bytes("texts", texts.len(), &texts);
+            for (name, value) in parameters {
+                built.parameter(&*name, value.clone());
+                written.parameter(&name, value);
+            }
+            let message = written.build().decode().unwrap();
+            prop_assert_eq!(message.error_message, "");
+            prop_assert_eq!(message.infer_response, Some(built.build()));
         }
     }
 }

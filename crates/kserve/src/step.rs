@@ -7,6 +7,7 @@
 //!
 //! ```
 //! use inflight_kserve::step::{FinishReason, Handle, Row, StepBatch};
+//! use inflight_kserve::streamed::StreamedResponse;
 //!
 //! let last = Row {
 //!     finish_reason: FinishReason::EndId,
@@ -16,12 +17,12 @@
 //! let iteration = StepBatch::from_iter([Row::new(Handle(7), &[10, 11]), last]);
 //! let message = iteration.encode("tensorrt_llm");
 //!
-//! let received = StepBatch::decode(&message)?;
+//! let received = StepBatch::decode(message.view()?)?;
 //! for row in received.rows() {
 //!     println!("{}: {:?}, final: {}", row.id, row.tokens, row.is_final);
 //! }
 //! assert_eq!(received, iteration);
-//! # Ok::<(), inflight_kserve::step::StepError>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! | column | tensor | type, shape |

@@ -5,17 +5,20 @@
 //! per token.
 
 mod codec;
+mod server;
 mod wire;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes};
 use prost::Message;
 use smallvec::SmallVec;
 use tonic::Status;
 
+use self::codec::PATH;
 pub use self::codec::StreamClient;
 pub(crate) use self::codec::{limited, open};
+pub use self::server::{SentResponse, StreamServer, StreamService, Unused, streams_elsewhere};
 use crate::inference::infer_parameter::ParameterChoice;
 use crate::inference::{
     InferParameter, InferTensorContents, ModelInferResponse, ModelStreamInferResponse,
@@ -62,6 +65,20 @@ impl EncodedResponse {
     pub fn detached(self) -> Self {
         let bytes = Bytes::copy_from_slice(&self.bytes);
         Self { bytes, ..self }
+    }
+
+    /// Writes it as it goes on, under its other id if it has one.
+    ///
+    /// # Errors
+    /// INTERNAL: the message is malformed. One without another id is not looked at.
+    fn write(self, out: &mut impl BufMut) -> Result<(), Status> {
+        match self.id {
+            None => out.put(self.bytes),
+            Some(id) => {
+                wire::write_with_id(&self.bytes, &id, out).map_err(|error| damaged(&error))?;
+            }
+        }
+        Ok(())
     }
 
     /// The message.

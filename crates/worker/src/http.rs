@@ -14,7 +14,8 @@ use http_body_util::BodyExt;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use inflight_base::accept::accept;
-use inflight_kserve::inference::{ModelInferRequest, ModelStreamInferResponse};
+use inflight_kserve::inference::ModelInferRequest;
+use inflight_kserve::streamed::SentResponse;
 use inflight_rest::{Call, Coding, RestError, Route, Upstream};
 use inflight_tls::ServerTls;
 use tokio::net::TcpListener;
@@ -305,7 +306,7 @@ struct Own<'a> {
 impl Upstream for Own<'_> {
     type Service = Service;
     type Responses = ResponseStream;
-    type Response = ModelStreamInferResponse;
+    type Response = SentResponse;
 
     fn service(&self) -> &Service {
         self.service

@@ -11,8 +11,8 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use futures_util::task::AtomicWaker;
-use inflight_kserve::inference::ModelStreamInferResponse;
 use inflight_kserve::step::{Handle, Row, StepBatch};
+use inflight_kserve::streamed::SentResponse;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tonic::{Code, Status};
@@ -44,7 +44,7 @@ pub(crate) struct Outbox {
 
 #[derive(Default)]
 struct State {
-    replies: VecDeque<ModelStreamInferResponse>,
+    replies: VecDeque<SentResponse>,
     step: StepBatch,
     step_waited: Waited,
     /// Whether the stream was to be woken for what is in `step`.
@@ -103,7 +103,7 @@ pub(crate) enum Known {
 
 /// What [`Outbox::take`] found.
 pub(crate) enum Taken {
-    Reply(Box<ModelStreamInferResponse>),
+    Reply(SentResponse),
     /// Rows under the client's handles.
     Step(StepBatch),
     /// Rows under client ids, for [`Outbox::respond`].
@@ -265,7 +265,8 @@ impl Outbox {
     }
 
     /// Puts in an answer that does not come from the executor: a refusal, or the reply to `stop`.
-    pub(crate) fn reply(&self, reply: ModelStreamInferResponse) {
+    pub(crate) fn reply(&self, reply: impl Into<SentResponse>) {
+        let reply = reply.into();
         let mut state = self.state.lock();
         if !state.closed {
             state.replies.push_back(reply);
@@ -396,7 +397,7 @@ impl Outbox {
         }
         if let Some(reply) = state.replies.pop_front() {
             self.taken(&mut state);
-            return Taken::Reply(Box::new(reply));
+            return Taken::Reply(reply);
         }
         if !state.step.ids.is_empty() {
             let rows = std::mem::take(&mut state.step);

@@ -22,6 +22,7 @@ use inflight_base::blocking;
 use inflight_kserve::inference as wire;
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
 use inflight_kserve::names;
+use inflight_kserve::streamed::{StreamService, Unused, streams_elsewhere};
 use inflight_traces::TraceContext;
 use tokio::time::timeout;
 use tonic::{Request, Response, Status, Streaming};
@@ -146,6 +147,24 @@ fn unsupported<T>(call: &str) -> Result<Response<T>, Status> {
     )))
 }
 
+impl StreamService for Service {
+    type Responses = ResponseStream;
+
+    fn stream(
+        &self,
+        request: Request<Streaming<wire::ModelInferRequest>>,
+    ) -> Result<ResponseStream, Status> {
+        let trace = self.models.call_trace(&request);
+        let connection =
+            StreamRequests::open(Arc::clone(&self.models), request.remote_addr(), trace);
+        let steps_of = request.metadata().get(names::STEPS_HEADER);
+        if let Some(model) = steps_of.and_then(|model| model.to_str().ok()) {
+            connection.bind_steps(model);
+        }
+        Ok(ResponseStream::new(connection, request.into_inner()))
+    }
+}
+
 #[tonic::async_trait]
 impl GrpcInferenceService for Service {
     async fn server_live(
@@ -222,23 +241,13 @@ impl GrpcInferenceService for Service {
             .map(Response::new)
     }
 
-    type ModelStreamInferStream = ResponseStream;
+    type ModelStreamInferStream = Unused;
 
     async fn model_stream_infer(
         &self,
-        request: Request<Streaming<wire::ModelInferRequest>>,
-    ) -> Result<Response<ResponseStream>, Status> {
-        let trace = self.models.call_trace(&request);
-        let connection =
-            StreamRequests::open(Arc::clone(&self.models), request.remote_addr(), trace);
-        let steps_of = request.metadata().get(names::STEPS_HEADER);
-        if let Some(model) = steps_of.and_then(|model| model.to_str().ok()) {
-            connection.bind_steps(model);
-        }
-        Ok(Response::new(ResponseStream::new(
-            connection,
-            request.into_inner(),
-        )))
+        _: Request<Streaming<wire::ModelInferRequest>>,
+    ) -> Result<Response<Unused>, Status> {
+        Err(streams_elsewhere())
     }
 
     async fn model_statistics(

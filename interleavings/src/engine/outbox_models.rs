@@ -8,8 +8,8 @@ use std::time::Instant;
 use loom::thread;
 
 use super::stream_outbox::{Known, Moment, Outbox, Taken};
-use crate::inference::ModelStreamInferResponse;
 use crate::step::{Handle, Row, StepBatch};
+use crate::streamed::SentResponse;
 use crate::{Code, Status};
 
 const HANDLE: Handle = Handle(7);
@@ -98,7 +98,7 @@ pub fn a_reply_comes_before_the_end() {
     outbox.finish();
     let other = Arc::clone(&outbox);
     let replies = thread::spawn(move || {
-        other.reply(ModelStreamInferResponse(1));
+        other.reply(SentResponse(1));
         other.release();
     });
     let first = crate::wait(|context| poll(&outbox, context));

@@ -4,63 +4,64 @@ use bytes::Bytes;
 use tonic::Code;
 
 use super::{ContextPhase, PromptLogProbs, RowError, StepBatch, StepError, validate};
-use crate::inference::ModelInferResponse;
+use crate::encoded::ResponseWriter;
 use crate::names;
-use crate::tensor::{Element, ResponseBuilder, TensorError, Tensors};
+use crate::streamed::{EncodedResponse, ResponseView};
+use crate::tensor::{Element, TensorError, Tensors};
 
 impl StepBatch {
     /// Encodes the batch as one response. A batch that does not [`validate`](Self::validate) becomes a
     /// message that does not decode.
-    pub fn encode(&self, model_name: &str) -> ModelInferResponse {
-        let mut out = ResponseBuilder::new(model_name, String::new(), self.byte_size());
-        column(&mut out, names::HANDLE, &self.ids);
-        column(&mut out, names::SEQUENCE_INDEX, &self.sequence_index);
-        column(&mut out, names::TOKEN_OFFSETS, &self.token_offsets);
-        column(&mut out, names::OUTPUT_IDS, &self.token_ids);
-        column(&mut out, names::FINISH_REASON, &self.finish_reasons);
-        column(&mut out, names::FINAL, &self.finals);
+    pub fn encode(&self, model_name: &str) -> EncodedResponse {
+        self.write(model_name).build()
+    }
+
+    pub(super) fn write(&self, model_name: &str) -> ResponseWriter {
+        let mut out = ResponseWriter::new(model_name, self.byte_size());
+        out.vector(names::HANDLE, &self.ids);
+        out.vector(names::SEQUENCE_INDEX, &self.sequence_index);
+        out.vector(names::TOKEN_OFFSETS, &self.token_offsets);
+        out.vector(names::OUTPUT_IDS, &self.token_ids);
+        out.vector(names::FINISH_REASON, &self.finish_reasons);
+        out.vector(names::FINAL, &self.finals);
         if !self.errors.is_empty() {
             let rows: Vec<u32> = self.errors.iter().map(|error| error.row).collect();
             let codes: Vec<i32> = self.errors.iter().map(|error| error.code as i32).collect();
-            column(&mut out, names::ERROR_ROWS, &rows);
-            column(&mut out, names::ERROR_CODES, &codes);
+            out.vector(names::ERROR_ROWS, &rows);
+            out.vector(names::ERROR_CODES, &codes);
             let texts = self.errors.iter().map(|error| &error.text);
-            out.push_bytes(names::ERROR_TEXTS, &[rows.len() as i64], texts);
+            out.bytes(names::ERROR_TEXTS, rows.len(), texts);
             let retries = self.errors.iter().map(|error| error.retry_after_ms);
             let retries: Vec<u32> = retries.collect();
             if retries.iter().any(|retry| *retry > 0) {
-                column(&mut out, names::ERROR_RETRY_AFTER_MS, &retries);
+                out.vector(names::ERROR_RETRY_AFTER_MS, &retries);
             }
         }
         if !self.log_prob_rows.is_empty() {
-            column(&mut out, names::LOG_PROB_ROWS, &self.log_prob_rows);
-            column(&mut out, names::OUTPUT_LOG_PROBS, &self.log_probs);
+            out.vector(names::LOG_PROB_ROWS, &self.log_prob_rows);
+            out.vector(names::OUTPUT_LOG_PROBS, &self.log_probs);
         }
         if !self.top_log_prob_rows.is_empty() {
-            column(&mut out, names::TOP_LOG_PROB_ROWS, &self.top_log_prob_rows);
-            column(
-                &mut out,
-                names::TOP_LOG_PROB_WIDTHS,
-                &self.top_log_prob_widths,
-            );
-            column(&mut out, names::TOP_LOG_PROB_IDS, &self.top_log_prob_ids);
-            column(&mut out, names::TOP_LOG_PROBS, &self.top_log_probs);
+            out.vector(names::TOP_LOG_PROB_ROWS, &self.top_log_prob_rows);
+            out.vector(names::TOP_LOG_PROB_WIDTHS, &self.top_log_prob_widths);
+            out.vector(names::TOP_LOG_PROB_IDS, &self.top_log_prob_ids);
+            out.vector(names::TOP_LOG_PROBS, &self.top_log_probs);
         }
         if !self.cached_tokens.is_empty() {
             let (rows, counts): (Vec<u32>, Vec<u32>) = self.cached_tokens.iter().copied().unzip();
-            column(&mut out, names::CACHED_TOKENS_ROWS, &rows);
-            column(&mut out, names::CACHED_TOKENS, &counts);
+            out.vector(names::CACHED_TOKENS_ROWS, &rows);
+            out.vector(names::CACHED_TOKENS, &counts);
         }
         if !self.context_phases.is_empty() {
             let rows: Vec<u32> = self.context_phases.iter().map(|phase| phase.row).collect();
-            column(&mut out, names::CONTEXT_PHASE_ROWS, &rows);
+            out.vector(names::CONTEXT_PHASE_ROWS, &rows);
             let params = self.context_phases.iter().map(|phase| &phase.params);
-            out.push_bytes(names::CONTEXT_PHASES, &[rows.len() as i64], params);
+            out.bytes(names::CONTEXT_PHASES, rows.len(), params);
         }
         if !self.prompt_log_probs.is_empty() {
             encode_prompts(&mut out, &self.prompt_log_probs);
         }
-        out.build()
+        out
     }
 
     /// Decodes a step message. Unknown tensors are ignored, so that later versions can add columns.
@@ -68,8 +69,9 @@ impl StepBatch {
     /// # Errors
     /// When a column is missing or malformed, or columns do not agree. No part of the message is usable
     /// then.
-    pub fn decode(response: &ModelInferResponse) -> Result<Self, StepError> {
-        let tensors = Tensors::outputs(response)?;
+    pub fn decode<'a>(response: impl Into<ResponseView<'a>>) -> Result<Self, StepError> {
+        let response = response.into();
+        let tensors = response.outputs()?;
         let batch = Self {
             ids: require(&tensors, names::HANDLE)?,
             sequence_index: require(&tensors, names::SEQUENCE_INDEX)?,
@@ -119,10 +121,6 @@ impl StepBatch {
             + prompts
             + 16
     }
-}
-
-fn column<T: Element>(out: &mut ResponseBuilder, name: &'static str, values: &[T]) {
-    out.push(name, &[values.len() as i64], values);
 }
 
 fn require<T: Element>(tensors: &Tensors<'_>, name: &str) -> Result<Vec<T>, TensorError> {
@@ -186,7 +184,7 @@ fn decode_context_phases(tensors: &Tensors<'_>) -> Result<Vec<ContextPhase>, Ste
         .collect())
 }
 
-fn encode_prompts(out: &mut ResponseBuilder, prompts: &[PromptLogProbs]) {
+fn encode_prompts(out: &mut ResponseWriter, prompts: &[PromptLogProbs]) {
     let rows: Vec<u32> = prompts.iter().map(|prompt| prompt.row).collect();
     let mut offsets = Vec::with_capacity(prompts.len() + 1);
     offsets.push(0);
@@ -196,16 +194,16 @@ fn encode_prompts(out: &mut ResponseBuilder, prompts: &[PromptLogProbs]) {
         offsets.push(end);
     }
     let values: Vec<f32> = concatenated(prompts, |prompt| &prompt.values);
-    column(out, names::PROMPT_LOG_PROB_ROWS, &rows);
-    column(out, names::PROMPT_LOG_PROB_OFFSETS, &offsets);
-    column(out, names::PROMPT_LOG_PROBS, &values);
+    out.vector(names::PROMPT_LOG_PROB_ROWS, &rows);
+    out.vector(names::PROMPT_LOG_PROB_OFFSETS, &offsets);
+    out.vector(names::PROMPT_LOG_PROBS, &values);
     if prompts.iter().any(|prompt| prompt.width > 0) {
         let widths: Vec<u32> = prompts.iter().map(|prompt| prompt.width).collect();
         let ids: Vec<i32> = concatenated(prompts, |prompt| &prompt.top_ids);
         let values: Vec<f32> = concatenated(prompts, |prompt| &prompt.top_values);
-        column(out, names::PROMPT_TOP_LOG_PROB_WIDTHS, &widths);
-        column(out, names::PROMPT_TOP_LOG_PROB_IDS, &ids);
-        column(out, names::PROMPT_TOP_LOG_PROBS, &values);
+        out.vector(names::PROMPT_TOP_LOG_PROB_WIDTHS, &widths);
+        out.vector(names::PROMPT_TOP_LOG_PROB_IDS, &ids);
+        out.vector(names::PROMPT_TOP_LOG_PROBS, &values);
     }
 }
 

@@ -6,7 +6,14 @@ use prost::Message;
 
 use super::*;
 use crate::inference::ModelInferResponse;
+use crate::streamed::StreamedResponse;
 use crate::tensor::Tensors;
+
+/// The batch as a message whose parts can be changed.
+fn message(batch: &StepBatch) -> ModelInferResponse {
+    let message = batch.encode("tensorrt_llm").decode().unwrap();
+    message.infer_response.unwrap()
+}
 
 /// What one generated row carries.
 #[derive(Clone, Debug)]
@@ -129,12 +136,12 @@ fn two_rows() -> StepBatch {
 #[test]
 fn an_empty_batch_means_nothing_moved() {
     let empty = StepBatch::default();
-    assert_eq!(StepBatch::decode(&empty.encode("m")), Ok(empty));
+    assert_eq!(StepBatch::decode(&message(&empty)), Ok(empty));
 }
 
 #[test]
 fn sparse_columns_travel_only_when_a_row_has_them() {
-    let response = two_rows().encode("tensorrt_llm");
+    let response = message(&two_rows());
     let names: Vec<_> = response
         .outputs
         .iter()
@@ -275,9 +282,7 @@ fn every_broken_invariant_is_an_error() {
         breakage(&mut batch);
         assert_eq!(batch.validate().unwrap_err().to_string(), expected);
         assert_eq!(
-            StepBatch::decode(&batch.encode("m"))
-                .unwrap_err()
-                .to_string(),
+            StepBatch::decode(&message(&batch)).unwrap_err().to_string(),
             expected
         );
     }
@@ -285,7 +290,7 @@ fn every_broken_invariant_is_an_error() {
 
 #[test]
 fn a_missing_column_is_named() {
-    let mut response = two_rows().encode("m");
+    let mut response = message(&two_rows());
     response.outputs.remove(3);
     response.raw_output_contents.remove(3);
     let error = StepBatch::decode(&response).unwrap_err();
@@ -329,9 +334,10 @@ proptest! {
     fn encoding_and_decoding_are_inverse(specs in prop::collection::vec(row(), 0..8)) {
         let batch = batch(&specs);
         prop_assert_eq!(batch.validate(), Ok(()));
-        let wire = Bytes::from(batch.encode("tensorrt_llm").encode_to_vec());
-        let decoded = StepBatch::decode(&ModelInferResponse::decode(wire).unwrap());
-        prop_assert_eq!(decoded, Ok(batch));
+        let encoded = batch.encode("tensorrt_llm");
+        let decoded = StepBatch::decode(encoded.view().unwrap());
+        prop_assert_eq!(decoded.as_ref(), Ok(&batch));
+        prop_assert_eq!(StepBatch::decode(&message(&batch)), Ok(batch));
     }
 
     #[test]
@@ -389,7 +395,7 @@ proptest! {
         specs in prop::collection::vec(row(), 0..6),
         mutations in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {
-        let mut wire = batch(&specs).encode("m").encode_to_vec();
+        let mut wire = message(&batch(&specs)).encode_to_vec();
         for (at, byte) in mutations {
             let at = at.index(wire.len());
             wire[at] = byte;
@@ -409,7 +415,7 @@ proptest! {
         value in any::<u32>(),
         at in any::<prop::sample::Index>(),
     ) {
-        let mut response = batch(&specs).encode("m");
+        let mut response = message(&batch(&specs));
         let column = which.index(response.raw_output_contents.len());
         let mut data = response.raw_output_contents[column].to_vec();
         if data.len() >= 4 {

@@ -1,8 +1,10 @@
 //! The client of streams whose responses stay as they came: the generated client decodes whatever it gets.
 
+use std::marker::PhantomData;
+
 use bytes::Buf;
 use tonic::client::Grpc;
-use tonic::codec::{Codec, DecodeBuf, Decoder};
+use tonic::codec::{Codec, DecodeBuf, Decoder, Encoder};
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::Channel;
 use tonic::{GrpcMethod, IntoStreamingRequest, Response, Status, Streaming};
@@ -14,7 +16,7 @@ use crate::inference::ModelInferRequest;
 
 const SERVICE: &str = "inference.GRPCInferenceService";
 const METHOD: &str = "ModelStreamInfer";
-const PATH: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
+pub(super) const PATH: &str = "/inference.GRPCInferenceService/ModelStreamInfer";
 
 /// Opens streams on one connection. Cloning one costs a few counters.
 #[derive(Clone, Debug)]
@@ -34,7 +36,7 @@ impl StreamClient {
         &mut self,
         requests: impl IntoStreamingRequest<Message = ModelInferRequest>,
     ) -> Result<Response<Streaming<EncodedResponse>>, Status> {
-        open(&mut self.0, requests, EncodedCodec).await
+        open::<ProstEncoder<ModelInferRequest>>(&mut self.0, requests).await
     }
 }
 
@@ -45,14 +47,13 @@ pub(crate) fn limited(channel: Channel, options: &TransportOptions) -> Grpc<Chan
         .max_encoding_message_size(options.max_message_bytes)
 }
 
-/// `ModelStreamInfer`, whatever the form of its messages.
-pub(crate) async fn open<C>(
+/// `ModelStreamInfer`, with requests in the form that `E` writes.
+pub(crate) async fn open<E>(
     client: &mut Grpc<Channel>,
-    requests: impl IntoStreamingRequest<Message = C::Encode>,
-    codec: C,
-) -> Result<Response<Streaming<C::Decode>>, Status>
+    requests: impl IntoStreamingRequest<Message = E::Item>,
+) -> Result<Response<Streaming<EncodedResponse>>, Status>
 where
-    C: Codec<Encode: Send + Sync + 'static, Decode: Send + Sync + 'static>,
+    E: Encoder<Item: Send + Sync + 'static, Error = Status> + Default + Send + Sync + 'static,
 {
     let ready = client.ready().await;
     ready.map_err(|error| Status::unknown(format!("the connection failed: {error}")))?;
@@ -61,28 +62,35 @@ where
         .extensions_mut()
         .insert(GrpcMethod::new(SERVICE, METHOD));
     let path = PathAndQuery::from_static(PATH);
-    client.streaming(requests, path, codec).await
+    client
+        .streaming(requests, path, EncodedCodec::<E>(PhantomData))
+        .await
 }
 
-/// Requests as messages, responses as they come.
-struct EncodedCodec;
+/// Requests as `E` writes them, responses as they come.
+struct EncodedCodec<E>(PhantomData<E>);
 
-impl Codec for EncodedCodec {
-    type Encode = ModelInferRequest;
+impl<E> Codec for EncodedCodec<E>
+where
+    E: Encoder<Item: Send + 'static, Error = Status> + Default + Send + 'static,
+{
+    type Encode = E::Item;
     type Decode = EncodedResponse;
-    type Encoder = ProstEncoder<ModelInferRequest>;
-    type Decoder = Self;
+    type Encoder = E;
+    type Decoder = AsItCame;
 
-    fn encoder(&mut self) -> Self::Encoder {
-        ProstEncoder::default()
+    fn encoder(&mut self) -> E {
+        E::default()
     }
 
-    fn decoder(&mut self) -> Self {
-        Self
+    fn decoder(&mut self) -> AsItCame {
+        AsItCame
     }
 }
 
-impl Decoder for EncodedCodec {
+struct AsItCame;
+
+impl Decoder for AsItCame {
     type Item = EncodedResponse;
     type Error = Status;
 

@@ -175,6 +175,17 @@ proptest! {
         assert_same(&message, &message.encode_to_vec());
     }
 
+    #[test]
+    fn a_response_goes_on_as_it_came_but_for_its_id(
+        message in message(),
+        id in prop::option::of(".{0,200}"),
+    ) {
+        let came = EncodedResponse { bytes: message.encode_to_vec().into(), id: id.map(Arc::from) };
+        let mut written = Vec::new();
+        came.clone().write(&mut written).unwrap();
+        prop_assert_eq!(ModelStreamInferResponse::decode(&*written).unwrap(), came.decode().unwrap());
+    }
+
     /// Whatever the bytes are, what is read is what prost reads.
     #[test]
     fn a_damaged_message_is_read_as_prost_reads_it(

@@ -1,9 +1,12 @@
 //! Reads an encoded `ModelStreamInferResponse` in place. Field numbers are those of `grpc_service.proto`; what a
 //! field means when it comes twice, or under an unknown number, is as protobuf says.
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes};
 use prost::Message;
-use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
+use prost::encoding::{
+    DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint,
+    encoded_len_varint, skip_field,
+};
 
 use super::{OutputView, Parameter, ResponseView};
 use crate::tensor::SHARED_MEMORY_REGION;
@@ -114,6 +117,33 @@ pub(super) fn read(message: &Bytes) -> Result<ResponseView<'_>, WireError> {
         }
     }
     Ok(view)
+}
+
+/// Writes a `ModelStreamInferResponse` whose response has this id. Of a field that comes twice, the last one counts.
+pub(super) fn write_with_id(
+    mut message: &[u8],
+    id: &str,
+    out: &mut impl BufMut,
+) -> Result<(), WireError> {
+    while !message.is_empty() {
+        let mut fields = Fields(message);
+        let Some(field) = fields.next()? else { break };
+        let (whole, rest) = message.split_at(message.len() - fields.0.len());
+        message = rest;
+        if field.number != 2 {
+            out.put(whole);
+            continue;
+        }
+        let response = field.bytes()?;
+        let named = 1 + encoded_len_varint(id.len() as u64) + id.len();
+        encode_key(2, WireType::LengthDelimited, out);
+        encode_varint((response.len() + named) as u64, out);
+        out.put(response);
+        encode_key(3, WireType::LengthDelimited, out);
+        encode_varint(id.len() as u64, out);
+        out.put(id.as_bytes());
+    }
+    Ok(())
 }
 
 fn read_response<'a>(

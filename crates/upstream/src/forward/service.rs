@@ -3,20 +3,16 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use futures_util::Stream;
 use inflight_kserve::client::InferenceClient;
 use inflight_kserve::inference as wire;
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
 use inflight_kserve::names;
+use inflight_kserve::streamed::{Unused, streams_elsewhere};
 use tokio::time::Instant;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{Forward, METADATA_AGE, METADATA_KEPT, merge};
 use crate::delivery::CallContext;
-
-/// The responses of all requests of one stream.
-pub(super) type StreamResponses =
-    Pin<Box<dyn Stream<Item = Result<wire::ModelStreamInferResponse, Status>> + Send>>;
 
 /// The service for one request of a client's: its calls go to the servers with what is known of the request.
 #[derive(Clone, Debug)]
@@ -153,16 +149,14 @@ impl GrpcInferenceService for ForwardCall {
         Ok(Response::new(answer))
     }
 
-    type ModelStreamInferStream = StreamResponses;
+    type ModelStreamInferStream = Unused;
 
     async fn model_stream_infer(
         &self,
         _: Request<Streaming<wire::ModelInferRequest>>,
-    ) -> Result<Response<StreamResponses>, Status> {
+    ) -> Result<Response<Unused>, Status> {
         // Both of the gateway's ports take streams apart themselves, for `Forward::stream`.
-        Err(Status::unimplemented(
-            "send each request of a stream by itself",
-        ))
+        Err(streams_elsewhere())
     }
 
     async fn model_statistics(

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use inflight_kserve::encoded::{EncodedClient, EncodedRequest};
-use inflight_kserve::inference::ModelStreamInferResponse;
 use inflight_kserve::names::STEPS_HEADER;
 use inflight_kserve::step::{self, StepBatch, stop_request};
+use inflight_kserve::streamed::{EncodedResponse, StreamedResponse};
 use tokio::time::Instant;
 use tonic::{Request, Streaming};
 
@@ -60,7 +60,7 @@ impl Transport for StepTransport {
 pub(super) struct StepStream {
     pub connection: Arc<Connection>,
     registry: Arc<Registry>,
-    stream: Streaming<ModelStreamInferResponse>,
+    stream: Streaming<EncodedResponse>,
 }
 
 impl StepStream {
@@ -114,18 +114,19 @@ impl StepStream {
                 Ok(None) => return "the worker ended the stream".to_owned(),
                 Err(status) => return format!("the stream failed: {status}"),
             };
-            if !message.error_message.is_empty() {
-                return format!("the worker refused the stream: {}", message.error_message);
-            }
-            let Some(response) = message.infer_response else {
-                continue;
+            let response = match message.view() {
+                Ok(response) => response,
+                Err(damaged) => return format!("the stream failed: {damaged}"),
             };
+            if !response.error_message.is_empty() {
+                return format!("the worker refused the stream: {}", response.error_message);
+            }
             if step::is_leaving(&response) {
                 tracing::info!(worker = %self.connection.address, model, "worker is about to end");
                 slot.leave(&self.connection);
                 continue;
             }
-            let batch = match StepBatch::decode(&response) {
+            let batch = match StepBatch::decode(response) {
                 Ok(batch) => batch,
                 Err(error) => return format!("the worker sent an invalid step message: {error}"),
             };

@@ -4,7 +4,7 @@ use inflight_kserve::FILE_DESCRIPTORS;
 use inflight_kserve::assets::model_assets_server::{ModelAssets, ModelAssetsServer};
 use inflight_kserve::cache_state::cache_state_server::CacheStateServer;
 use inflight_kserve::client::{TransportOptions, server};
-use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceServiceServer;
+use inflight_kserve::streamed::StreamServer;
 use tonic::transport::server::Router;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
@@ -31,9 +31,7 @@ pub(super) fn router(
     })
     .max_concurrent_streams(options.max_concurrent_streams)
     .add_service(Budgeted::new(
-        GrpcInferenceServiceServer::new(service.clone())
-            .max_decoding_message_size(options.max_message_bytes)
-            .max_encoding_message_size(options.max_message_bytes),
+        StreamServer::new(service.clone(), options.max_message_bytes),
         budget.clone(),
     ))
     .add_service(Budgeted::new(

@@ -20,7 +20,6 @@ use crate::executor::ClientId;
 use crate::options::LogLevel;
 use crate::outbox::Outbox;
 use crate::request::{self, Limits};
-use crate::response;
 use crate::shared_memory::Regions;
 use crate::trace::{Tracing, context_of};
 
@@ -266,7 +265,7 @@ impl Models {
         for outbox in self.common.open_streams() {
             if let Some(place) = outbox.steps_of() {
                 let model = &self.at(place).limits.core_model;
-                outbox.reply(response::message(leaving_message(model)));
+                outbox.reply(leaving_message(model));
             }
         }
     }

@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::Stream;
-use inflight_kserve::inference::{ModelInferRequest, ModelStreamInferResponse};
+use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::step::StepBatch;
+use inflight_kserve::streamed::SentResponse;
 use inflight_traces::TraceContext;
 use tokio::task::AbortHandle;
 use tonic::{Status, Streaming};
@@ -91,7 +92,7 @@ pub(crate) struct ResponseStream {
     connection: StreamRequests,
     reader: AbortHandle,
     /// Responses of the rows that were taken last.
-    ready: VecDeque<ModelStreamInferResponse>,
+    ready: VecDeque<SentResponse>,
 }
 
 impl ResponseStream {
@@ -136,19 +137,20 @@ impl ResponseStream {
         let (limit, core_model) = (limits.max_message_bytes / 2, &*limits.core_model);
         let parts = batch::split(rows, limit).into_iter();
         self.ready
-            .extend(parts.map(|part| response::message(part.encode(core_model))));
+            .extend(parts.map(|part| part.encode(core_model).into()));
     }
 
     fn take_plain(&mut self, batch: &ResponseBatch) {
         let StreamRequests { models, outbox, .. } = &self.connection;
         let stop = |client_ids: &[ClientId]| models.stop_requests(client_ids);
         each_response(stop, outbox, batch, |response| {
-            self.ready.push_back(match response {
+            let message = match response {
                 Ok(response) => response::message(response),
                 Err(failed) => {
                     response::failed(failed.error.code, failed.error.text, failed.response)
                 }
-            });
+            };
+            self.ready.push_back(message.into());
         });
     }
 }
@@ -160,7 +162,7 @@ impl Drop for ResponseStream {
 }
 
 impl Stream for ResponseStream {
-    type Item = Result<ModelStreamInferResponse, Status>;
+    type Item = Result<SentResponse, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
@@ -174,7 +176,7 @@ impl Stream for ResponseStream {
                 taken = self.connection.outbox.take();
             }
             match taken {
-                Taken::Reply(reply) => return Poll::Ready(Some(Ok(*reply))),
+                Taken::Reply(reply) => return Poll::Ready(Some(Ok(reply))),
                 Taken::Step(rows) => self.take_step(rows),
                 Taken::Plain(batch) => self.take_plain(&batch),
                 Taken::Failed(status) => return Poll::Ready(Some(Err(status))),

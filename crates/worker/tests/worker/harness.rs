@@ -264,7 +264,7 @@ impl Stream {
     pub(crate) async fn rows(&mut self) -> StepBatch {
         loop {
             let response = self.response().await;
-            if !is_leaving(&response) {
+            if !is_leaving(&(&response).into()) {
                 return StepBatch::decode(&response).unwrap();
             }
         }

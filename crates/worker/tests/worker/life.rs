@@ -133,7 +133,7 @@ async fn a_worker_that_leaves_says_so_where_requests_may_continue_elsewhere() {
     worker.until_active(2).await;
     let stop = tokio::spawn(worker.stop());
     let announced = step.next().await.infer_response.unwrap();
-    assert!(is_leaving(&announced), "{announced:?}");
+    assert!(is_leaving(&(&announced).into()), "{announced:?}");
     let ended = step.rows().await;
     assert_eq!(ended.finish_reasons, [FinishReason::Cancelled as u8]);
     // Other clients would take it for an answer.
@@ -153,7 +153,7 @@ async fn a_worker_that_leaves_says_so_before_it_had_a_request_of_a_gateway() {
     worker.until_active(1).await;
     let stop = tokio::spawn(worker.stop());
     let announced = idle.response().await;
-    assert!(is_leaving(&announced), "{announced:?}");
+    assert!(is_leaving(&(&announced).into()), "{announced:?}");
     idle.assert_ended().await;
     unknown.assert_ended().await;
     assert_eq!(stop.await.unwrap(), WorkerExit::Shutdown);
