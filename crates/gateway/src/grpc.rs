@@ -13,9 +13,8 @@ use inflight_base::accept::accept;
 use inflight_base::net::Listener;
 use inflight_kserve::client::{TransportOptions, server};
 use inflight_kserve::inference as wire;
-use inflight_kserve::inference::grpc_inference_service_server::{
-    GrpcInferenceService, GrpcInferenceServiceServer,
-};
+use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
+use inflight_kserve::streamed::{StreamServer, StreamService, Unused, streams_elsewhere};
 use inflight_openai::ApiError;
 use inflight_upstream::delivery::{CallContext, Permit, Witness};
 use inflight_upstream::forward::ForwardCall;
@@ -55,12 +54,11 @@ pub(crate) async fn serve<L: Listener>(
     stopped: impl Future<Output = ()> + Send + 'static,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) {
-    let service = GrpcInferenceServiceServer::new(Service {
+    let service = Service {
         state,
         addresses: Arc::default(),
-    })
-    .max_decoding_message_size(limits.max_message_bytes)
-    .max_encoding_message_size(limits.max_message_bytes);
+    };
+    let service = StreamServer::new(service, limits.max_message_bytes);
     let serving = server(&TransportOptions {
         max_message_bytes: limits.max_message_bytes,
         stream_window_bytes: RECEIVE_WINDOW,
@@ -214,17 +212,27 @@ macro_rules! passed_on {
     )*};
 }
 
+impl StreamService for Service {
+    type Responses = stream::Responses;
+
+    fn stream(
+        &self,
+        request: Request<Streaming<wire::ModelInferRequest>>,
+    ) -> Result<stream::Responses, Status> {
+        let let_in = self.let_in(&request, Access::Key)?;
+        Ok(stream::open(&self.state, let_in, request.into_inner()))
+    }
+}
+
 #[tonic::async_trait]
 impl GrpcInferenceService for Service {
-    type ModelStreamInferStream = stream::Responses;
+    type ModelStreamInferStream = Unused;
 
     async fn model_stream_infer(
         &self,
-        request: Request<Streaming<wire::ModelInferRequest>>,
-    ) -> Result<Response<stream::Responses>, Status> {
-        let let_in = self.let_in(&request, Access::Key)?;
-        let incoming = request.into_inner();
-        Ok(Response::new(stream::open(&self.state, let_in, incoming)))
+        _: Request<Streaming<wire::ModelInferRequest>>,
+    ) -> Result<Response<Unused>, Status> {
+        Err(streams_elsewhere())
     }
 
     async fn model_infer(

@@ -10,7 +10,7 @@ use inflight_kserve::inference::{
     InferParameter, ModelInferRequest, ModelInferResponse, ModelStreamInferResponse,
 };
 use inflight_kserve::names;
-use inflight_kserve::streamed::EncodedResponse;
+use inflight_kserve::streamed::{EncodedResponse, SentResponse, StreamedResponse};
 use inflight_upstream::delivery::CallContext;
 use inflight_upstream::survival::Report;
 use tokio::sync::mpsc;
@@ -26,7 +26,7 @@ const MANY: &str = "ModelStreamInfer";
 /// Responses of all requests that may wait for the client.
 const WAITING: usize = 64;
 
-type StreamResult = Result<ModelStreamInferResponse, Status>;
+type StreamResult = Result<SentResponse, Status>;
 /// The responses of a stream's requests.
 pub(super) type Responses = ReceiverStream<StreamResult>;
 
@@ -67,7 +67,7 @@ async fn read(
                 let mut context = match let_in.for_message(&state, MANY).work(&state, &model) {
                     Ok(context) => context,
                     Err(refused) => {
-                        let _ = sender.send(Ok(failed(id, model, &refused))).await;
+                        let _ = sender.send(Ok(failed(id, model, &refused).into())).await;
                         continue;
                     }
                 };
@@ -101,30 +101,29 @@ async fn answer(
         Ok(responses) => responses,
         Err(status) => {
             trace.code(status.code());
-            let _ = sender.send(Ok(failed(id, model, &status))).await;
+            let _ = sender.send(Ok(failed(id, model, &status).into())).await;
             return;
         }
     };
     while let Some(response) = responses.next().await {
-        let mut response = response.and_then(EncodedResponse::decode);
-        if let (Ok(response), Some(report)) = (&mut response, responses.report()) {
-            note(response, report);
-        }
-        let response = response.unwrap_or_else(|status| failed(id.clone(), model.clone(), &status));
-        if sender.send(Ok(response)).await.is_err() {
+        let sent = response.and_then(|response| match responses.report() {
+            None => Ok(response.into()),
+            Some(report) => noted(response, report),
+        });
+        let sent = sent.unwrap_or_else(|status| failed(id.clone(), model.clone(), &status).into());
+        if sender.send(Ok(sent)).await.is_err() {
             return;
         }
     }
 }
 
 /// Says in the last response that the request continued at other servers.
-fn note(response: &mut ModelStreamInferResponse, report: Report) {
-    let Some(response) = &mut response.infer_response else {
-        return;
-    };
-    let last = response.parameters.get(names::FINAL_RESPONSE);
-    let last = last.and_then(|last| last.parameter_choice.as_ref());
-    if last == Some(&ParameterChoice::BoolParam(true)) {
+fn noted(response: EncodedResponse, report: Report) -> Result<SentResponse, Status> {
+    if !response.view()?.is_final() {
+        return Ok(response.into());
+    }
+    let mut message = response.decode()?;
+    if let Some(response) = &mut message.infer_response {
         let choice = ParameterChoice::StringParam(report.to_string());
         let parameter = InferParameter {
             parameter_choice: Some(choice),
@@ -132,6 +131,7 @@ fn note(response: &mut ModelStreamInferResponse, report: Report) {
         let name = names::RESUMED.to_owned();
         response.parameters.insert(name, parameter);
     }
+    Ok(message.into())
 }
 
 /// A request's error, as Triton reports it in a stream, together with its code.
