@@ -251,7 +251,8 @@ impl ActiveRequest {
             start = delta.tokens_end;
             let details = delta.details.as_deref();
             let position = delta.choice as usize;
-            let group = position / self.handles().sequences();
+            let sequences = self.handles().sequences();
+            let group = position / sequences;
             if let Some(details) = details {
                 if let Some((code, text)) = &details.error {
                     if self.group_is_finished(group) {
@@ -278,11 +279,13 @@ impl ActiveRequest {
                 // Another worker counts the prompt again, and what was generated as well.
                 let at = self.holding.work_mut();
                 let counts = at.counted.get(group) != Some(&true);
-                if let Some(tokens) = details.cached_tokens {
+                // The other choices of a prompt find what its first one has computed.
+                let cached = details.cached_tokens.filter(|_| position % sequences == 0);
+                if let Some(tokens) = cached {
                     at.handles.found_cached(tokens);
                 }
                 if counts {
-                    self.record.cached_tokens += u64::from(details.cached_tokens.unwrap_or(0));
+                    self.record.cached_tokens += u64::from(cached.unwrap_or(0));
                 }
                 if let Some(count) = details.prompt_tokens.filter(|_| counts) {
                     *self.record.prompt_tokens.get_or_insert(0) += u64::from(count);

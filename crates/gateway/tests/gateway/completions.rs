@@ -86,14 +86,18 @@ async fn several_prompts_with_several_choices_are_numbered_prompt_by_prompt() {
             for (sequence, is_final) in [(1, false), (0, true)] {
                 let text = tokens(&format!("{name}{sequence}"));
                 let handle = request.handle;
-                request
-                    .rows(row(handle, sequence, &text, FinishReason::EndId, is_final))
-                    .await;
+                let mut rows = row(handle, sequence, &text, FinishReason::EndId, is_final);
+                // What another sequence finds is what the first one has computed.
+                let cached = if sequence == 0 { 1 } else { 9 };
+                rows.cached_tokens = vec![(0, cached)];
+                request.rows(rows).await;
             }
         }
     };
     let (answer, ()) = tokio::join!(gateway.post(PATH, &body), serve);
     let value = answer.json();
+    let details = &value["usage"]["prompt_tokens_details"];
+    assert_eq!(details, &json!({"cached_tokens": 2}));
     let choices: Vec<(u64, &str)> = value["choices"]
         .as_array()
         .unwrap()
