@@ -67,7 +67,7 @@ impl EncodedResponse {
         Self { bytes, ..self }
     }
 
-    /// Writes it as it goes on, under its other id if it has one.
+    /// Writes it under its other id, if it has one.
     ///
     /// # Errors
     /// INTERNAL: the message is malformed. One without another id is not looked at.

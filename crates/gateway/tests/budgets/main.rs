@@ -25,9 +25,9 @@ use tokio::runtime::{Builder, Runtime};
 static ALLOCATOR: Counting = Counting;
 
 /// Allocations of a chat with one token of answer, from its first byte to its last.
-const CHAT_ALLOCATIONS: f64 = 160.0;
+const CHAT_ALLOCATIONS: f64 = 140.0;
 /// Allocations of a token of a stream, where 16 streams move at once.
-const TOKEN_ALLOCATIONS: f64 = 2.2;
+const TOKEN_ALLOCATIONS: f64 = 1.0;
 /// Bytes on the heap for each open stream; 16 KiB are hyper's two buffers, of which most is never touched.
 const STREAM_BYTES: f64 = 32.0 * 1024.0;
 

@@ -176,7 +176,7 @@ proptest! {
     }
 
     #[test]
-    fn a_response_goes_on_as_it_came_but_for_its_id(
+    fn a_response_is_written_as_it_came_but_for_its_id(
         message in message(),
         id in prop::option::of(".{0,200}"),
     ) {
