@@ -254,7 +254,9 @@ mod tests {
                 built.parameter(&*name, value.clone());
                 written.parameter(&name, value);
             }
-            prop_assert_eq!(written.build().decode().unwrap(), built.build());
+            let built = built.build();
+            prop_assert_eq!(EncodedRequest::from(&built).decode().unwrap(), built.clone());
+            prop_assert_eq!(written.build().decode().unwrap(), built);
         }
 
         #[test]

@@ -267,9 +267,12 @@ pub fn check_same(bytes: &[u8]) {
     if views[0].is_err() {
         return;
     }
+    let message = decoded.iter().find_map(|it| it.infer_response.as_ref());
+    let outputs = message.map_or_else(|| Ok(Tensors::default()), Tensors::outputs);
     let written = views.map(|mut view| {
         if let Ok(view) = &mut view {
             view.parameters.sort_by_key(|(name, _)| *name);
+            assert_eq!(view.outputs(), outputs);
         }
         // As text, because NaN is not equal to itself.
         format!("{view:?}")

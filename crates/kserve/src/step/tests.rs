@@ -141,23 +141,38 @@ fn an_empty_batch_means_nothing_moved() {
 
 #[test]
 fn sparse_columns_travel_only_when_a_row_has_them() {
-    let response = message(&two_rows());
-    let names: Vec<_> = response
-        .outputs
-        .iter()
-        .map(|output| output.name.as_str())
-        .collect();
-    assert_eq!(
-        names,
-        [
-            "inflight_handle",
-            "inflight_sequence_index",
-            "inflight_token_offsets",
-            "output_ids",
-            "inflight_finish_reason",
-            "inflight_final",
-        ]
-    );
+    let names = |batch: &StepBatch| -> Vec<String> {
+        let outputs = message(batch).outputs.into_iter();
+        outputs.map(|output| output.name).collect()
+    };
+    let always = [
+        "inflight_handle",
+        "inflight_sequence_index",
+        "inflight_token_offsets",
+        "output_ids",
+        "inflight_finish_reason",
+        "inflight_final",
+    ];
+    assert_eq!(names(&two_rows()), always);
+    let errors = [
+        "inflight_error_rows",
+        "inflight_error_codes",
+        "inflight_error_texts",
+        "inflight_error_retry_after_ms",
+    ];
+    for (retry_after_ms, sent) in [(0, &errors[..3]), (1, &errors)] {
+        let error = RowError {
+            row: 1,
+            code: Code::Internal,
+            text: "e".to_owned(),
+            retry_after_ms,
+        };
+        let batch = StepBatch {
+            errors: vec![error],
+            ..two_rows()
+        };
+        assert_eq!(names(&batch), [&always, sent].concat());
+    }
 }
 
 #[test]

@@ -48,9 +48,12 @@ fn a_response_takes_another_id() {
     let response = ResponseBuilder::new("ensemble", "a.1", 0).build();
     let encoded = EncodedResponse::from(&streamed(response)).with_id("a".into());
     assert_eq!(encoded.view().unwrap().id, "a");
+    let size = encoded.size();
     let detached = encoded.detached();
-    assert_eq!(detached.view().unwrap().id, "a");
-    let message = detached.decode().unwrap();
+    assert!(size > 2 && detached.size() == size);
+    let view = detached.view().unwrap();
+    assert_eq!((view.id, view.model_name), ("a", "ensemble"));
+    let message = detached.clone().decode().unwrap();
     assert_eq!(message.infer_response.unwrap().id, "a");
     // An error about no request has no response to name.
     let alone = EncodedResponse::default().with_id("a".into());
