@@ -173,6 +173,28 @@ fn sparse_columns_travel_only_when_a_row_has_them() {
         };
         assert_eq!(names(&batch), [&always, sent].concat());
     }
+    let prompts = [
+        "inflight_prompt_log_prob_rows",
+        "inflight_prompt_log_prob_offsets",
+        "inflight_prompt_log_probs",
+        "inflight_prompt_top_log_prob_widths",
+        "inflight_prompt_top_log_prob_ids",
+        "inflight_prompt_top_log_probs",
+    ];
+    for (width, sent) in [(0, &prompts[..3]), (1, &prompts)] {
+        let prompt = PromptLogProbs {
+            row: 0,
+            values: vec![-1.0],
+            width,
+            top_ids: vec![1; width as usize],
+            top_values: vec![-1.0; width as usize],
+        };
+        let batch = StepBatch {
+            prompt_log_probs: vec![prompt],
+            ..two_rows()
+        };
+        assert_eq!(names(&batch), [&always, sent].concat());
+    }
 }
 
 #[test]

@@ -80,12 +80,13 @@ impl Object {
             State::Json(scanner) => {
                 return match scanner.scan(text, emit) {
                     Scan::More(0) => Read::Cut,
-                    Scan::More(length) => Read::Took(length),
+                    Scan::Bad(0) => Read::Bad,
+                    // What comes before a fault was emitted.
+                    Scan::More(length) | Scan::Bad(length) => Read::Took(length),
                     Scan::Done(length) => {
                         self.end_value();
                         Read::Took(length)
                     }
-                    Scan::Bad(_) => Read::Bad,
                 };
             }
             _ => {}

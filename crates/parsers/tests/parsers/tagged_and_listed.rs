@@ -130,6 +130,10 @@ fn gemma4() {
             "<|tool_call>call:weather{days:[1}<tool_call|>",
             "|}<tool_call|>|weather({\"days\": [1)!",
         ),
+        (
+            "<|tool_call>call:weather{city:\"Paris\\x41\"}<tool_call|>",
+            "|\\x41\"}<tool_call|>|weather({\"city\": \"Paris)!",
+        ),
     ];
     check(only_tools(ToolFormat::Gemma4), &options(), &table);
 
