@@ -398,6 +398,11 @@ proptest! {
     #[test]
     fn rows_carry_what_their_columns_hold(specs in prop::collection::vec(row(), 0..8)) {
         let batch = batch(&specs);
+        let mut left = batch.rows();
+        for count in (0..specs.len()).rev() {
+            prop_assert!(left.next().is_some());
+            prop_assert_eq!(left.size_hint(), (count, Some(count)));
+        }
         let rows: Vec<_> = batch.rows().collect();
         prop_assert_eq!(rows.len(), specs.len());
         for (row, spec) in rows.iter().zip(&specs) {
