@@ -280,7 +280,9 @@ impl ActiveRequest {
                 let at = self.holding.work_mut();
                 let counts = at.counted.get(group) != Some(&true);
                 // The other choices of a prompt find what its first one has computed.
-                let cached = details.cached_tokens.filter(|_| position % sequences == 0);
+                let cached = details
+                    .cached_tokens
+                    .filter(|_| position.is_multiple_of(sequences));
                 if let Some(tokens) = cached {
                     at.handles.found_cached(tokens);
                 }
