@@ -97,6 +97,12 @@ fn what_comes_twice_or_is_unknown_is_as_protobuf_says() {
     let merged = ModelStreamInferResponse::decode(&*bytes).unwrap();
     assert_eq!(merged.infer_response.as_ref().unwrap().outputs.len(), 2);
     assert_same(&merged, &bytes);
+    // An output, in a response, in a message, whose shape is not packed: [2, 300].
+    let bytes = [0x12, 7, 0x2a, 5, 0x18, 2, 0x18, 0xac, 2];
+    let unpacked = ModelStreamInferResponse::decode(&bytes[..]).unwrap();
+    let output = &unpacked.infer_response.as_ref().unwrap().outputs[0];
+    assert_eq!(output.shape, [2, 300]);
+    assert_same(&unpacked, &bytes);
 }
 
 #[test]
