@@ -106,6 +106,26 @@ fn what_comes_twice_or_is_unknown_is_as_protobuf_says() {
 }
 
 #[test]
+fn typed_contents_are_read_as_prost_reads_them() {
+    let mut message = streamed(ModelInferResponse::default());
+    message.infer_response.as_mut().unwrap().outputs = vec![InferOutputTensor {
+        name: "x".to_owned(),
+        datatype: "INT32".to_owned(),
+        shape: vec![2],
+        contents: Some(InferTensorContents {
+            int_contents: vec![1, -2],
+            ..InferTensorContents::default()
+        }),
+        ..InferOutputTensor::default()
+    }];
+    let encoded = EncodedResponse::from(&message);
+    let view = encoded.view().unwrap();
+    let values = view.outputs().unwrap().values::<i32>("x").unwrap();
+    assert_eq!(values, Some(vec![1, -2]));
+    assert_same(&message, &message.encode_to_vec());
+}
+
+#[test]
 fn what_is_no_response_is_refused() {
     for bytes in [
         // A length beyond the end, a key without a value, a text that is invalid, a number where a text is due.
