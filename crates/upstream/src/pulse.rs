@@ -9,10 +9,11 @@
 //! - After the second, `LOST_AFTER` times as long, the connection is given up, and with it the answers
 //!   that have begun.
 //!
-//! A busy server must not flap. Whatever it sends is a sign of life, and the probe of one that sends nothing is a
-//! call that reads nothing and waits for no lock, so that only a process without any CPU time misses one. Silence is
-//! counted in checks that were made, not in time: a gateway that gets no CPU time itself makes no checks,
-//! and when it runs again it reads what has arrived before it counts the next.
+//! A busy server must not flap. Whatever arrives from it is a sign of life, but not what a client reads late: that may
+//! have waited here since before its server was lost. The probe of a server that sends nothing is a call that reads
+//! nothing and waits for no lock, so that only a process without any CPU time misses one. Silence is counted in checks
+//! that were made, not in time: a gateway that gets no CPU time itself makes no checks, and when it runs again it reads
+//! what has arrived before it counts the next.
 
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
