@@ -147,19 +147,23 @@ impl Received {
 
     /// Sends the request's errored, final row.
     pub async fn fail(&self, code: impl Into<Code>, text: &str) {
-        let error = RowError {
-            row: 0,
-            code: code.into(),
-            text: text.to_owned(),
-            retry_after_ms: 0,
-        };
-        let row = Row {
-            is_final: true,
-            error: Some(&error),
-            ..Row::new(self.handle, &[])
-        };
-        self.rows(StepBatch::from_iter([row])).await;
+        self.rows(failed_row(self.handle, code, text)).await;
     }
+}
+
+/// A request's errored, final row as a batch.
+pub fn failed_row(handle: Handle, code: impl Into<Code>, text: &str) -> StepBatch {
+    let error = RowError {
+        row: 0,
+        code: code.into(),
+        text: text.to_owned(),
+        retry_after_ms: 0,
+    };
+    StepBatch::from_iter([Row {
+        is_final: true,
+        error: Some(&error),
+        ..Row::new(handle, &[])
+    }])
 }
 
 /// One row as a batch; tests join several with [`join`].

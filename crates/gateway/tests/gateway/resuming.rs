@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::names;
-use inflight_kserve::step::{FinishReason, Row, RowError, StepBatch};
+use inflight_kserve::step::FinishReason;
 use inflight_kserve::tensor::Tensors;
 use inflight_testkit::model::tokens;
-use inflight_testkit::worker::{Received, ScriptedModel, ScriptedWorker, join, row};
+use inflight_testkit::worker::{Received, ScriptedModel, ScriptedWorker, failed_row, join, row};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use tonic::Code;
@@ -189,20 +189,10 @@ async fn an_answer_that_a_stop_string_has_ended_is_whole_though_its_worker_was_l
         let tokens = tokens("hop");
         let serve = async {
             let (_, request) = either(&mut workers).await;
-            let error = RowError {
-                row: 0,
-                code: Code::Unavailable,
-                text: "shutting down".to_owned(),
-                retry_after_ms: 0,
-            };
-            let lost = Row {
-                is_final: true,
-                error: Some(&error),
-                ..Row::new(request.handle, &[])
-            };
             // The gateway reads both before it has asked the worker to stop.
-            let said = Row::new(request.handle, &tokens);
-            request.rows(StepBatch::from_iter([said, lost])).await;
+            let said = row(request.handle, 0, &tokens, FinishReason::NotFinished, false);
+            let lost = failed_row(request.handle, Code::Unavailable, "shutting down");
+            request.rows(join(&[said, lost])).await;
         };
         let answered = async { tokio::join!(client.post(PATH, &body), serve).0 };
         let answer = tokio::time::timeout(PATIENCE, answered).await;
@@ -305,21 +295,16 @@ async fn what_moved_before_an_output_was_shown_leaves_a_silent_worker_as_well() 
     let body = chat(json!({"stream": true}));
     let serve = async {
         let (place, first) = either(&mut workers).await;
-        let error = RowError {
-            row: 0,
-            code: Code::Unavailable,
-            text: "shutting down".to_owned(),
-            retry_after_ms: 0,
-        };
-        let lost = Row {
-            is_final: true,
-            error: Some(&error),
-            ..Row::new(first.handle, &[])
-        };
         // The gateway reads both at once.
-        let said = tokens("a");
-        let said = Row::new(first.handle, &said);
-        first.rows(StepBatch::from_iter([said, lost])).await;
+        let said = row(
+            first.handle,
+            0,
+            &tokens("a"),
+            FinishReason::NotFinished,
+            false,
+        );
+        let lost = failed_row(first.handle, Code::Unavailable, "shutting down");
+        first.rows(join(&[said, lost])).await;
         let second = workers[1 - place].next_request().await;
         assert_eq!(generated(&second.message), (tokens("a"), vec![1]));
         proxies[1 - place].hold();
