@@ -90,11 +90,11 @@ mod tests {
             status.set_source(Arc::new(std::io::Error::other("connection refused")));
             status
         };
-        let told = "the model's server was lost; retry the request";
+        let lost_text = "the model's server was lost; retry the request";
         for (status, code, text) in [
-            (refused(Code::Unavailable), Code::Unavailable, told),
-            (refused(Code::Unknown), Code::Unavailable, told),
-            (refused(Code::Internal), Code::Unavailable, told),
+            (refused(Code::Unavailable), Code::Unavailable, lost_text),
+            (refused(Code::Unknown), Code::Unavailable, lost_text),
+            (refused(Code::Internal), Code::Unavailable, lost_text),
             (Status::unavailable("full"), Code::Unavailable, "full"),
             (Status::internal("CUDA error"), Code::Internal, "CUDA error"),
             (

@@ -30,8 +30,6 @@ pub struct Picked {
     pub slot: Arc<WorkerSlot>,
     pub pool: Arc<Pool>,
     pub model: String,
-    /// Whether it is an Inflight worker, and no plain Triton.
-    pub is_worker: bool,
 }
 
 impl Table {
@@ -122,7 +120,9 @@ impl Table {
     /// Whether servers of the model end requests whose parameter `timeout` says that there is no time left.
     pub fn ends_late_requests(&self, name: &str, version: &str) -> bool {
         let peers = self.peers(name, version).unwrap_or_default();
-        peers.iter().any(|picked| picked.is_worker)
+        let mut served = peers.iter().filter_map(|picked| picked.slot.peer.served());
+        // At a plain Triton no model has such a name.
+        served.any(|served| served.of.is_some())
     }
 
     /// Every configured server that has the model, ready or not.
@@ -162,7 +162,6 @@ impl Table {
                 slot: Arc::clone(slot),
                 pool: served.pool.clone(),
                 model: model.to_owned(),
-                is_worker: served.of.is_some(),
             });
         }
         if owners.len() > 1 {
