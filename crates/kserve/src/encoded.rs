@@ -14,8 +14,9 @@ use tonic::codec::{EncodeBuf, Encoder};
 use tonic::transport::Channel;
 use tonic::{IntoStreamingRequest, Response, Status, Streaming};
 
-use self::tensors::{Tensors, field, put_head, put_text, text_len};
+use self::tensors::{TensorWriter, field};
 use crate::client::TransportOptions;
+use crate::fields::{put_head, put_text, text_len};
 use crate::inference::ModelInferRequest;
 use crate::inference::infer_parameter::ParameterChoice;
 use crate::names;
@@ -56,13 +57,13 @@ impl From<&ModelInferRequest> for EncodedRequest {
 
 /// Writes a request.
 #[derive(Debug)]
-pub struct RequestWriter(Tensors);
+pub struct RequestWriter(TensorWriter);
 
 impl RequestWriter {
     /// `capacity` is the expected size of all tensor data in bytes.
     pub fn new(model_name: &str, id: &str, capacity: usize) -> Self {
         let raw = field::RAW_INPUT_CONTENTS;
-        let mut tensors = Tensors::new(raw, REQUEST_HEAD, REQUEST_TENSORS, capacity);
+        let mut tensors = TensorWriter::new(raw, REQUEST_HEAD, REQUEST_TENSORS, capacity);
         put_text(field::MODEL_NAME, model_name, &mut tensors.message);
         put_text(field::ID, id, &mut tensors.message);
         Self(tensors)
@@ -122,13 +123,13 @@ impl RequestWriter {
 
 /// Writes a response of a stream, without an id: it may be that of several requests.
 #[derive(Debug)]
-pub struct ResponseWriter(Tensors);
+pub struct ResponseWriter(TensorWriter);
 
 impl ResponseWriter {
     /// `capacity` is the expected size of all tensor data in bytes.
     pub fn new(model_name: &str, capacity: usize) -> Self {
         let raw = field::RAW_OUTPUT_CONTENTS;
-        let mut tensors = Tensors::new(raw, RESPONSE_HEAD, RESPONSE_TENSORS, capacity);
+        let mut tensors = TensorWriter::new(raw, RESPONSE_HEAD, RESPONSE_TENSORS, capacity);
         // What says how long the response is, once that is known.
         tensors.message.put_bytes(0, STREAM_HEAD);
         put_text(field::MODEL_NAME, model_name, &mut tensors.message);

@@ -48,6 +48,7 @@ pub const FILE_DESCRIPTORS: [&[u8]; 3] = [
 pub mod capability;
 pub mod client;
 pub mod encoded;
+mod fields;
 pub mod names;
 pub mod step;
 pub mod stop;

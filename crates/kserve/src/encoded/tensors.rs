@@ -2,8 +2,9 @@
 
 use bytes::{BufMut, BytesMut};
 use prost::Message;
-use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
+use prost::encoding::{encode_varint, encoded_len_varint};
 
+use crate::fields::{put_head, put_text, text_len};
 use crate::inference::InferParameter;
 use crate::inference::infer_parameter::ParameterChoice;
 use crate::tensor::{DataType, Element, pack_bytes};
@@ -34,7 +35,7 @@ const FRAME: usize = 6;
 
 /// A message and, apart from it, its tensors' data: they come after everything else, in the order of the tensors.
 #[derive(Debug)]
-pub(super) struct Tensors {
+pub(super) struct TensorWriter {
     pub(super) message: BytesMut,
     /// Each tensor's with its key.
     data: BytesMut,
@@ -42,7 +43,7 @@ pub(super) struct Tensors {
     raw: u32,
 }
 
-impl Tensors {
+impl TensorWriter {
     /// `head`: bytes of everything but the tensors' data. `capacity`: of the data, of so many `tensors`.
     pub(super) fn new(raw: u32, head: usize, tensors: usize, capacity: usize) -> Self {
         let data = capacity + tensors * FRAME;
@@ -105,20 +106,4 @@ impl Tensors {
             encode_varint(*size as u64, &mut self.message);
         }
     }
-}
-
-/// The key of a field of `length` bytes, and its length. Keys of fields up to 15 have one byte.
-pub(super) fn put_head(field: u32, length: usize, out: &mut impl BufMut) {
-    encode_key(field, WireType::LengthDelimited, out);
-    encode_varint(length as u64, out);
-}
-
-pub(super) fn put_text(field: u32, text: &str, out: &mut BytesMut) {
-    put_head(field, text.len(), out);
-    out.put_slice(text.as_bytes());
-}
-
-/// The bytes of a text with its key and length.
-pub(super) fn text_len(text: &str) -> usize {
-    1 + encoded_len_varint(text.len() as u64) + text.len()
 }

@@ -160,19 +160,6 @@ fn sparse_columns_travel_only_when_a_row_has_them() {
         "inflight_error_texts",
         "inflight_error_retry_after_ms",
     ];
-    for (retry_after_ms, sent) in [(0, &errors[..3]), (1, &errors)] {
-        let error = RowError {
-            row: 1,
-            code: Code::Internal,
-            text: "e".to_owned(),
-            retry_after_ms,
-        };
-        let batch = StepBatch {
-            errors: vec![error],
-            ..two_rows()
-        };
-        assert_eq!(names(&batch), [&always, sent].concat());
-    }
     let prompts = [
         "inflight_prompt_log_prob_rows",
         "inflight_prompt_log_prob_offsets",
@@ -181,19 +168,30 @@ fn sparse_columns_travel_only_when_a_row_has_them() {
         "inflight_prompt_top_log_prob_ids",
         "inflight_prompt_top_log_probs",
     ];
-    for (width, sent) in [(0, &prompts[..3]), (1, &prompts)] {
+    // Without and with what not every error and every prompt has.
+    for (more, error_columns, prompt_columns) in
+        [(0, &errors[..3], &prompts[..3]), (1, &errors, &prompts)]
+    {
+        let error = RowError {
+            row: 1,
+            code: Code::Internal,
+            text: "e".to_owned(),
+            retry_after_ms: more,
+        };
         let prompt = PromptLogProbs {
             row: 0,
             values: vec![-1.0],
-            width,
-            top_ids: vec![1; width as usize],
-            top_values: vec![-1.0; width as usize],
+            width: more,
+            top_ids: vec![1; more as usize],
+            top_values: vec![-1.0; more as usize],
         };
         let batch = StepBatch {
+            errors: vec![error],
             prompt_log_probs: vec![prompt],
             ..two_rows()
         };
-        assert_eq!(names(&batch), [&always, sent].concat());
+        let sent = [&always, error_columns, prompt_columns].concat();
+        assert_eq!(names(&batch), sent);
     }
 }
 

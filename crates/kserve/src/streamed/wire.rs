@@ -3,12 +3,10 @@
 
 use bytes::{BufMut, Bytes};
 use prost::Message;
-use prost::encoding::{
-    DecodeContext, WireType, decode_key, decode_varint, encode_key, encode_varint,
-    encoded_len_varint, skip_field,
-};
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
 use super::{OutputView, Parameter, ResponseView};
+use crate::fields::{put_head, put_text, text_len};
 use crate::tensor::SHARED_MEMORY_REGION;
 
 /// Why bytes are no response.
@@ -135,13 +133,9 @@ pub(super) fn write_with_id(
             continue;
         }
         let response = field.bytes()?;
-        let named = 1 + encoded_len_varint(id.len() as u64) + id.len();
-        encode_key(2, WireType::LengthDelimited, out);
-        encode_varint((response.len() + named) as u64, out);
+        put_head(field.number, response.len() + text_len(id), out);
         out.put(response);
-        encode_key(3, WireType::LengthDelimited, out);
-        encode_varint(id.len() as u64, out);
-        out.put(id.as_bytes());
+        put_text(3, id, out);
     }
     Ok(())
 }
