@@ -148,9 +148,9 @@ frameworks: install ## Run agent frameworks against a real server, and print wha
 	PYTHONPATH=tests $(BIN)/python -m frameworks $(FRAMEWORKS)
 
 # Finds new entries for the corpora, which the tests replay. FUZZ holds libFuzzer's options.
-fuzz: ## Fuzz one parser until interrupted: TARGET=chat_body (needs nightly Rust and cargo-fuzz; TARGET=pbtxt: atheris)
-ifeq ($(TARGET),pbtxt)
-	$(BIN)/python fuzz/pbtxt.py $(FUZZ) fuzz/corpus/pbtxt
+fuzz: ## Fuzz one parser until interrupted: TARGET=chat_body (needs nightly Rust and cargo-fuzz; pbtxt, weight_files: atheris)
+ifneq ($(wildcard fuzz/$(TARGET).py),)
+	PYTHONPATH=tests $(BIN)/python fuzz/$(TARGET).py $(FUZZ) fuzz/corpus/$(TARGET)
 else
 	cargo +nightly fuzz run $(TARGET) -- $(FUZZ)
 endif

@@ -19,6 +19,10 @@ SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 #: The format's own limit on its JSON header, so that a damaged length cannot ask for all memory.
 MAX_HEADER_BYTES = 100 * 1024 * 1024
+#: Of a tensor: NumPy's limit, and the format's own for sizes and offsets. A file may say any number, and the
+#: product of many large ones takes for ever.
+MAX_DIMENSIONS = 64
+MAX_SIZE = 1 << 63
 #: Files up to this size are hashed whole; of larger ones the ends and evenly spread samples.
 WHOLE_BYTES = 64 * 1024 * 1024
 SAMPLES = 64
@@ -134,8 +138,10 @@ def _tensor(path: Path, name: str, entry: Any, start: int) -> Tensor:
         raise CheckpointError(
             f"`{path}` is damaged: the entry of `{name}` is incomplete", FETCH_AGAIN
         ) from None
-    if begin < 0 or end < begin:
+    if not 0 <= begin <= end < MAX_SIZE:
         raise CheckpointError(f"`{path}` is damaged: `{name}` is outside its data", FETCH_AGAIN)
+    if len(tensor.shape) > MAX_DIMENSIONS or not all(0 <= size < MAX_SIZE for size in tensor.shape):
+        raise CheckpointError(f"`{path}` is damaged: `{name}` has an impossible shape", FETCH_AGAIN)
     width = DTYPE_BYTES.get(tensor.dtype)
     if width is not None and end - begin != width * math.prod(tensor.shape):
         raise CheckpointError(
