@@ -22,7 +22,7 @@ SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
 # Static binaries link musl.
 MUSL := $(shell uname -m)-unknown-linux-musl
 
-.PHONY: help install serve check test test-rust test-python soak simulate planted sanitize lint deny format bench templates frameworks fuzz wheel check-wheel check-containers gateway gateway-static clean
+.PHONY: help install serve check test test-rust test-python soak simulate planted sanitize mutants lint deny format bench templates frameworks fuzz wheel check-wheel check-containers gateway gateway-static clean
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
@@ -112,6 +112,11 @@ planted: ## Plant the bugs of tests/planted one after another, and see which the
 # SANITIZE holds crates and options: `make sanitize SANITIZE="upstream --with thread"`.
 sanitize: ## Run the pieces where threads meet under Miri or ThreadSanitizer, on nightly Rust
 	tools/sanitize.py $(SANITIZE)
+
+# MUTANTS holds areas and options: `make mutants MUTANTS="scheduler"`, `make mutants MUTANTS="--changed main"`.
+mutants: install ## Change the code one expression at a time, and list what no test notices (hours; MUTANTS="parsers")
+	$(BIN)/pip install --quiet --group mutants
+	$(BIN)/python tools/mutants.py $(MUTANTS)
 
 lint: install deny ## Formatting, clippy, rustdoc, dependencies, ruff, mypy, import layers
 	cargo fmt --all --check

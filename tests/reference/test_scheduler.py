@@ -13,6 +13,7 @@ from inflight.executors.reference.core.scheduler import (
     CapacitySchedulerPolicy,
     Limits,
     Schedule,
+    Steady,
     Waiting,
     schedule,
 )
@@ -104,6 +105,20 @@ LIMITS = Limits(max_batch_size=4, max_num_tokens=10)
             Schedule((1,), ((1, 1),), ()),
             id="blocks are counted within an iteration",
         ),
+        pytest.param(
+            [Waiting(key, 1, 1) for key in range(1, 6)],
+            [],
+            9,
+            Schedule((1, 2, 3, 4), ((1, 1), (2, 1), (3, 1), (4, 1))),
+            id="so are places",
+        ),
+        pytest.param(
+            [Waiting(3, 5, 1)],
+            [Active(1, 0), Active(2, 8)],
+            9,
+            Schedule((3,), ((2, 8), (3, 1)), (1,)),
+            id="a prompt begins with a single token, if there is no more room",
+        ),
     ],
 )
 def test_situations(
@@ -173,6 +188,27 @@ MAX_UTILIZATION = CapacitySchedulerPolicy.MAX_UTILIZATION
             id="the oldest is never paused",
         ),
         pytest.param(
+            [],
+            [Active(key, 0, blocks_next=2, blocks_held=1) for key in (1, 2, 3)],
+            3,
+            Schedule((), (), (1, 2), paused=(3,)),
+            id="what a pause gives back is enough for the others",
+        ),
+        pytest.param(
+            [],
+            [Active(key, 0, blocks_next=2, blocks_held=1) for key in (1, 2, 3, 4)],
+            3,
+            Schedule((), (), (1, 2), paused=(4, 3)),
+            id="as many are paused as it takes",
+        ),
+        pytest.param(
+            [Waiting(4, 1, 1, 1)],
+            [Active(1, 0, blocks_next=1), Active(2, 0, blocks_next=1), Active(3, 0, blocks_next=5)],
+            3,
+            Schedule((), (), (1, 2), paused=(3,)),
+            id="though there would be a block",
+        ),
+        pytest.param(
             [], [Active(1, 0), Active(2, 5)], 0, Schedule((), ((2, 5),), (1,)), id="no room is needed"
         ),
     ],
@@ -181,6 +217,105 @@ def test_max_utilization(
     waiting: list[Waiting], active: list[Active], free_blocks: int, planned: Schedule
 ) -> None:
     assert schedule(waiting, active, free_blocks, Limits(4, 10, MAX_UTILIZATION)) == planned
+
+
+def fetched(key: int, blocks: int) -> Waiting:
+    return Waiting(key, 0, blocks, fetches=True)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "active", "planned"),
+    [
+        pytest.param(
+            [fetched(1, 4), Waiting(2, 3, 4)],
+            [],
+            Schedule((1, 2), ((2, 3),)),
+            id="it takes a place and blocks, and no part of the iteration",
+        ),
+        pytest.param(
+            [fetched(2, 4)],
+            [Active(1, 16)],
+            Schedule((2,), ((1, 10),)),
+            id="though there are no tokens left",
+        ),
+        pytest.param([fetched(1, 8)], [], Schedule((1,)), id="it may take the last block"),
+        pytest.param(
+            [fetched(1, 9), Waiting(2, 3, 1)], [], Schedule(), id="and is not overtaken for lack of blocks"
+        ),
+        pytest.param(
+            [fetched(1, 5), fetched(2, 4)], [], Schedule((1,)), id="blocks are counted within an iteration"
+        ),
+        pytest.param(
+            [fetched(key, 1) for key in range(1, 6)], [], Schedule((1, 2, 3, 4)), id="so are places"
+        ),
+        pytest.param(
+            [], [Active(1, 5, arriving=True), Active(2, 0)], Schedule((), (), (2,)), id="on its way, it waits"
+        ),
+    ],
+)
+def test_a_context_that_comes_from_elsewhere(
+    waiting: list[Waiting], active: list[Active], planned: Schedule
+) -> None:
+    assert schedule(waiting, active, 8, LIMITS) == planned
+
+
+@pytest.mark.parametrize(
+    ("waiting", "active", "limits", "steady", "planned"),
+    [
+        pytest.param(
+            [Waiting(9, 20, 1)],
+            [],
+            LIMITS,
+            Steady(count=3, running=2),
+            Schedule((9,), ((9, 8),)),
+            id="those that run take a token each",
+        ),
+        pytest.param(
+            [Waiting(8, 1, 1), Waiting(9, 1, 1)],
+            [],
+            LIMITS,
+            Steady(count=3, running=2),
+            Schedule((8,), ((8, 1),)),
+            id="those that end have their places",
+        ),
+        pytest.param(
+            [Waiting(9, 1, 3)],
+            [Active(1, 0, blocks_left=2)],
+            LIMITS,
+            Steady(count=1, blocks_left=4),
+            Schedule((), (), (1,)),
+            id="the blocks of their ends are not given away",
+        ),
+        pytest.param(
+            [],
+            [Active(1, 0, blocks_next=3), Active(2, 0, blocks_next=3)],
+            Limits(4, 10, MAX_UTILIZATION),
+            Steady(count=1, running=1, blocks_next=3),
+            Schedule((), (), (1,), paused=(2,)),
+            id="nor those of their next steps",
+        ),
+        pytest.param(
+            [Waiting(9, 1, 9, 3)],
+            [Active(1, 0, blocks_next=3)],
+            Limits(4, 10, MAX_UTILIZATION),
+            Steady(count=1, running=1, blocks_next=3),
+            Schedule((), (), (1,)),
+            id="neither to those that wait",
+        ),
+        pytest.param(
+            [],
+            [Active(1, 0, draft_tokens=9, drafts_are_rows=True)],
+            Limits(8, 100),
+            Steady(count=5, running=4),
+            Schedule((), (), (1,), drafts=((1, 3),)),
+            id="each is a row",
+        ),
+    ],
+)
+def test_sequences_that_run_all_together(
+    waiting: list[Waiting], active: list[Active], limits: Limits, steady: Steady, planned: Schedule
+) -> None:
+    assert schedule(waiting, active, 8, limits, steady) == planned
 
 
 def test_without_chunks_a_prompt_waits_for_room() -> None:
@@ -207,6 +342,16 @@ def test_drafts_that_are_rows_leave_one_to_each_sequence() -> None:
     planned = schedule([Waiting(9, 5, 1)], active, 9, limits)
     assert planned == Schedule((9,), ((9, 5),), (0, 1, 2), drafts=((0, 3), (1, 1)))
     assert schedule([], active, 9, Limits(3, 100)).drafts == ()
+
+
+def test_drafts_that_are_rows_stay_within_the_tokens() -> None:
+    active = [Active(1, 0, draft_tokens=5, drafts_are_rows=True)]
+    assert schedule([], active, 9, Limits(4, 3, max_rows=8)).drafts == ((1, 2),)
+
+
+def test_drafts_that_are_no_rows_leave_those_to_others() -> None:
+    active = [Active(1, 0, draft_tokens=2), Active(2, 0, draft_tokens=4, drafts_are_rows=True)]
+    assert schedule([], active, 9, Limits(4, 100, max_rows=5)).drafts == ((1, 2), (2, 3))
 
 
 @dataclass
@@ -375,3 +520,14 @@ def test_an_idle_prompt_that_may_not_be_cut_is_taken_whole() -> None:
     limits = Limits(4, 20, enable_chunked_context=False, idle_num_tokens=4)
     assert schedule([idle(1, 9), idle(2, 9)], [], 9, limits) == Schedule((1,), ((1, 9),))
     assert schedule([Waiting(1, 3, 1), idle(2, 2)], [], 9, limits) == Schedule((1,), ((1, 3),))
+
+
+@pytest.mark.parametrize(
+    ("first", "taken"),
+    [(3, ((1, 3), (2, 9))), (4, ((1, 4),))],
+    ids=["while one token is left", "but not once none is"],
+)
+def test_idle_prompts_that_have_begun_are_taken_whole(first: int, taken: tuple[tuple[int, int], ...]) -> None:
+    limits = Limits(4, 20, enable_chunked_context=False, idle_num_tokens=4)
+    begun = [Active(1, first, is_idle=True), Active(2, 9, is_idle=True)]
+    assert schedule([], begun, 9, limits).context == taken

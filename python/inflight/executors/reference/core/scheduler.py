@@ -156,7 +156,8 @@ def schedule(
     """
     paused: tuple[int, ...] = ()
     if limits.policy is CapacitySchedulerPolicy.MAX_UTILIZATION:
-        running, paused, free_blocks = _make_room(active, free_blocks - steady.blocks_next)
+        running, paused = _make_room(active, free_blocks - steady.blocks_next)
+        free_blocks -= steady.blocks_next + sum(one.blocks_next for one in running)
     else:
         running = active
         free_blocks -= steady.blocks_left + sum(one.blocks_left for one in active)
@@ -256,14 +257,12 @@ class _Prompts:
             self.take(one.key, one.context_left, is_idle=True)
 
 
-def _make_room(active: Sequence[Active], free_blocks: int) -> tuple[Sequence[Active], tuple[int, ...], int]:
+def _make_room(active: Sequence[Active], free_blocks: int) -> tuple[Sequence[Active], tuple[int, ...]]:
     """Pauses from the youngest on until the others have the blocks of their next step.
 
-    Returns those who run, the paused keys, and the blocks that are left after the next step.
+    Returns those who run, and the paused keys.
     """
     needed = sum(one.blocks_next for one in active)
-    if needed <= free_blocks:
-        return active, (), free_blocks - needed
     running = list(active)
     paused: list[int] = []
     # The oldest stays: alone it always fits.
@@ -272,4 +271,4 @@ def _make_room(active: Sequence[Active], free_blocks: int) -> tuple[Sequence[Act
         paused.append(youngest.key)
         free_blocks += youngest.blocks_held
         needed -= youngest.blocks_next
-    return running, tuple(paused), free_blocks - needed
+    return running, tuple(paused)
