@@ -72,11 +72,6 @@ impl Deltas {
         self.entries.clear();
     }
 
-    /// Whether there is no event.
-    pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
-    }
-
     /// The events in order.
     pub fn iter(&self) -> impl Iterator<Item = Delta<'_>> {
         let mut start = 0;

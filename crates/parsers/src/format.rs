@@ -378,11 +378,6 @@ impl ReasoningFormat {
 }
 
 impl Format {
-    /// Whether there is nothing to parse: text is content as it is.
-    pub fn is_plain(self) -> bool {
-        self == Self::default()
-    }
-
     /// Whether the answer is made of harmony's messages.
     pub(crate) fn is_harmony(self) -> bool {
         self.tools == Some(ToolFormat::Harmony) || self.reasoning == Some(ReasoningFormat::Harmony)

@@ -71,3 +71,30 @@ fn header_until<'a>(text: &'a str, markers: &[&str], longest: usize) -> Header<'
 fn space(text: &str) -> usize {
     text.len() - crate::skip_space(text).len()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_is_short() {
+        let header = |length: usize, behind: &str| {
+            header_until(&("x".repeat(length) + behind), &["<end>"], 8) == Header::Bad
+        };
+        for (length, behind, is_bad) in [
+            (8, "<end>", false),
+            (9, "<end>", true),
+            (8, "<e", false),
+            (9, "<e", true),
+            (8, "", false),
+            (9, "", true),
+        ] {
+            assert_eq!(header(length, behind), is_bad, "{length} {behind}");
+        }
+        assert_eq!(
+            header_until(" a <end> b", &["<end>"], 8),
+            Header::Whole("a", 0, 8)
+        );
+        assert_eq!(header_until(" a <en", &["<end>"], 8), Header::More);
+    }
+}

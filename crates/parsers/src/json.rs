@@ -368,6 +368,7 @@ mod tests {
             r#""\ud83d\ude00 \u00e9""#,
             r#"[[], {}, [{"a": []}]]"#,
             r#""日本""#,
+            "[false]",
         ] {
             for size in 1..=text.chars().count() {
                 let behind = format!("{text} rest");
@@ -388,6 +389,9 @@ mod tests {
             "[1 2]",
             "[}",
             "tru ",
+            "[nxll]",
+            "[1.]",
+            "[-]",
             "01",
             "1.x",
             "-",
