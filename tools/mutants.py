@@ -66,7 +66,7 @@ AREAS = {
     ),
     "cache": Area(
         [f"{CORE}/{name}.py" for name in ("blocks", "eviction", "reuse", "cache_changes")],
-        [f"{CORE_TESTS}/test_{name}.py" for name in ("cache", "cache_changes", "prompt_facts", "windows")],
+        [f"{CORE_TESTS}/test_{name}.py" for name in ("reuse", "block_pool", "cache", "cache_changes")],
     ),
     "sampler": Area(
         [f"{CORE}/{name}.py" for name in ("sampler", "masks", "probabilities", "log_probs", "stop")],
