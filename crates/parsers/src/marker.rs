@@ -94,4 +94,19 @@ mod tests {
             assert_eq!(find(text, &markers), found, "{text:?}");
         }
     }
+
+    #[test]
+    fn markers_may_start_with_three_different_bytes() {
+        let markers = ["<a", "<b", "[a", "{a"];
+        for (marker, text) in markers.iter().enumerate() {
+            let at = Found::Whole { at: 1, marker };
+            assert_eq!(find(&format!("x{text}"), &markers), at);
+        }
+        // Fewer count as well.
+        assert_eq!(
+            find("[a<a", &["<a", "[a"]),
+            Found::Whole { at: 0, marker: 1 }
+        );
+        assert_eq!(find("x", &[]), Found::Nowhere);
+    }
 }

@@ -128,10 +128,7 @@ impl TagParser {
             return Some(before);
         }
         sink.end_reasoning();
-        self.state = State::Over;
-        if marker < self.tags.close.len() && !self.tags.answer.is_empty() {
-            self.state = State::Closed;
-        }
+        self.state = State::Closed;
         // A marker that starts a call is left to the tool format.
         let close = self.tags.close.get(marker).map_or(0, |close| close.len());
         Some(before + close)

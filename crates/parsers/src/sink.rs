@@ -171,7 +171,6 @@ impl<'a> Sink<'a> {
             return self.out.content(text);
         }
         let rest = skip_space(text);
-        let space = text.len() - rest.len();
         if matches!(answer.edge, Edge::ReasoningEnd | Edge::ContentEnd) {
             if !rest.is_empty() {
                 if answer.edge == Edge::ContentEnd {
@@ -183,7 +182,7 @@ impl<'a> Sink<'a> {
             }
             return;
         }
-        if rest.is_empty() && answer.space.len() + space <= MAX_SPACE {
+        if rest.is_empty() && answer.space.len() + text.len() <= MAX_SPACE {
             answer.space.push_str(text);
             return;
         }

@@ -1,6 +1,6 @@
 //! Calls that are written as one JSON object: which keys it may have, in which order, and how long they may be.
 
-use inflight_parsers::{AnswerParser, Delta, Deltas, ParserOptions, ToolFormat};
+use inflight_parsers::{AnswerParser, Delta, Deltas, Format, ParserOptions, ToolFormat};
 
 use crate::formats::{check, only_tools, options};
 
@@ -106,4 +106,13 @@ fn pieces_of_one_kind_are_one_event() {
         deltas.iter().collect::<Vec<_>>(),
         [Delta::Content("one two")]
     );
+}
+
+#[test]
+fn plain_text_is_shown_at_once() {
+    let mut parser = AnswerParser::new(Format::default(), ParserOptions::default());
+    let mut deltas = Deltas::default();
+    parser.push("one", &mut deltas);
+    let shown: Vec<Delta<'_>> = deltas.iter().collect();
+    assert_eq!(shown, [Delta::Content("one")]);
 }

@@ -134,6 +134,8 @@ fn a_template_shows_its_format() {
             Some(ReasoningFormat::ThinkAnswer),
         ),
         // Formats that are not known stay so.
+        ("{{ '<|message|>' + message.content }}", None, None),
+        ("{{ '<|channel|>' + message.channel }}", None, None),
         ("{{ '<tool_calls>' + calls + '</tool_calls>' }}", None, None),
         ("<function=name>{\"key\": 1}</function>", None, None),
     ] {

@@ -9,4 +9,5 @@ mod page;
 mod properties;
 mod support;
 mod tagged_and_listed;
+mod values;
 mod written;
