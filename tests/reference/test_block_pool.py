@@ -73,6 +73,12 @@ def test_with_a_window_what_becomes_shared_is_counted_twice() -> None:
     assert pool.cost(match, 4) == 4
 
 
+def test_with_a_window_what_is_copied_stays_meanwhile() -> None:
+    pool = BlockPool(8, SIZE, ReuseIndex(SIZE), window=CacheWindow(100))
+    pool.release(computed(pool, PROMPT))
+    assert pool.cost(found(pool, [*PROMPT[:10], 1, 1]), 3) == 3 + 1
+
+
 def test_a_context_counts_as_found_and_missed() -> None:
     pool = BlockPool(8, SIZE, ReuseIndex(SIZE))
     computed(pool, PROMPT)
@@ -100,8 +106,9 @@ def test_a_partly_found_block_is_copied_and_then_as_free_as_before() -> None:
     assert (pool.used, pool.cached, pool.available) == (0, 3, 8)
 
 
-def test_a_second_table_keeps_blocks_after_the_first_is_gone() -> None:
-    pool = BlockPool(8, SIZE)
+@pytest.mark.parametrize("index", [None, ReuseIndex(SIZE)], ids=["alone", "with an index"])
+def test_a_second_table_keeps_blocks_after_the_first_is_gone(index: ReuseIndex | None) -> None:
+    pool = BlockPool(8, SIZE, index)
     table = opened(pool, PROMPT)
     kept = pool.keep(table, 9)
     assert kept is not None
@@ -174,6 +181,14 @@ def test_a_window_gives_back_what_it_leaves_once() -> None:
     assert pool.used == 0
 
 
+def test_a_table_is_released_once() -> None:
+    pool = BlockPool(1, SIZE)
+    table = opened(pool, [1])
+    pool.release(table)
+    with pytest.raises(BlockAccountingError, match=r"^a block table was released twice$"):
+        pool.release(table)
+
+
 def test_a_fork_stores_no_block_again() -> None:
     pool = BlockPool(8, SIZE, ReuseIndex(SIZE))
     table = computed(pool, PROMPT, ended=False)
@@ -242,7 +257,18 @@ def test_without_an_index_nothing_is_found_or_reported() -> None:
     pool.release(table)
     assert pool.available == 2
     pool.refresh(5.0)
+    assert (pool.num_host_blocks, pool.used_host) == (0, 0)
     assert BlockPool(2, SIZE, ReuseIndex(SIZE)).reuses
+
+
+def test_a_priority_ends_by_the_time_that_the_pool_is_given() -> None:
+    index = ReuseIndex(SIZE)
+    pool = BlockPool(8, SIZE, index)
+    computed(pool, PROMPT[:4], Retention(80, duration_s=3.0))
+    pool.refresh(2.9)
+    assert index.priority(0) == 80
+    pool.refresh(3.0)
+    assert index.priority(0) == 35
 
 
 def with_host(num_blocks: int, num_host_blocks: int, least: int = 35) -> BlockPool:
@@ -283,6 +309,38 @@ def test_a_host_block_that_two_prompts_find_comes_back_once() -> None:
     assert (pool.used, pool.owned(tables[0])) == (1, 0)
     pool.release(tables[0])
     assert pool.owned(tables[1]) == 1
+
+
+def test_a_host_block_costs_no_more_where_it_is_copied_and_comes_back_for_it() -> None:
+    pool = with_host(3, 1)
+    pool.release(computed(pool, PROMPT[:4]))
+    pool.release(opened(pool, list(range(12))))
+    pool.take_copies()
+    partly, whole = found(pool, PROMPT[:4]), found(pool, [*PROMPT[:4], 1])
+    assert (partly.partial, whole.blocks) == (3, (3,))
+    assert pool.cost(partly, 1) == 1
+    first, second = pool.hold(whole), pool.hold(partly)
+    pool.fill(first, whole, 4)
+    pool.fill(second, partly, 4)
+    # The second copies from where the first has brought it.
+    assert pool.take_copies() == [(3, first.blocks[0], SIZE), (first.blocks[0], second.blocks[0], 3)]
+    pool.release(first)
+    pool.release(second)
+    assert (pool.used, pool.used_host) == (0, 0)
+
+
+def test_a_place_on_the_host_is_used_again_and_again() -> None:
+    pool = with_host(1, 1)
+    pool.release(computed(pool, PROMPT[:4]))
+    for _ in range(3):
+        pool.release(opened(pool, [1]))
+        match = found(pool, [*PROMPT[:4], 1])
+        assert (match.blocks, pool.used, pool.used_host) == ((1,), 0, 1)
+        table = pool.hold(match)
+        pool.fill(table, match, 4)
+        assert (pool.owned(table), pool.used, pool.used_host) == (1, 1, 0)
+        assert pool.take_copies() == [(0, 1, SIZE), (1, 0, SIZE)]
+        pool.release(table)
 
 
 @pytest.mark.parametrize(

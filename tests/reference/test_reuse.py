@@ -226,7 +226,7 @@ def test_changes_are_of_full_blocks_whose_tokens_have_names() -> None:
     assert index.store(0, ROOT, hashes[0], [1, 2, 3, 4], DEFAULT_RETENTION, origin)
     [part] = chain(hashes[0], [5, 6], 2)
     assert index.store(1, hashes[0], part, [5, 6], DEFAULT_RETENTION)
-    virtual = [9 << 32 | 5, 6, 7, 8]
+    virtual = [1 << 32 | 5, 6, 7, 8]
     [marked] = chain(ROOT, virtual, SIZE)
     assert index.store(2, ROOT, marked, virtual, DEFAULT_RETENTION)
     changes = log.take()
@@ -242,6 +242,8 @@ def test_changes_are_of_full_blocks_whose_tokens_have_names() -> None:
     changes = log.take()
     assert changes is not None
     assert len(changes.kinds) == 2
+    store(index, 3, [2**31 - 1, 1, 2, 3])
+    assert log.take() is not None
 
 
 def test_extra_ids_are_above_the_bits_of_a_token() -> None:
@@ -253,9 +255,18 @@ def test_extra_ids_are_above_the_bits_of_a_token() -> None:
     assert mixed[0] == plain[0]
     assert mixed[1] != chain(ROOT, [1, 2, 3, 4, 5, 6, 7, 8], SIZE)[1]
     assert mixed[1] != chain(ROOT, [1, 2, 3, 4, 8 << 32 | 5, 6, 7, 8], SIZE)[1]
-    assert chain(ROOT, [9 << 32 | 1, 2, 3, 4], SIZE) != plain
+    assert chain(ROOT, [1 << 32 | 1, 2, 3, 4], SIZE) != plain
     # Of whatever size: an image's name has 128 bits.
     assert chain(ROOT, [1 << 159 | 1, 2, 3, 4], SIZE) != chain(ROOT, [1 << 158 | 1, 2, 3, 4], SIZE)
+
+
+@pytest.mark.parametrize("extra", [0, 5 << 32], ids=["plain", "with an extra id"])
+def test_a_block_has_one_name_wherever_the_counting_begins(extra: int) -> None:
+    tokens = [*range(100, 108), extra | 7, *range(6)]
+    whole = chain(ROOT, tokens, SIZE)
+    assert len(whole) == 3
+    for done in range(1, 3):
+        assert chain(whole[done - 1], tokens[done * SIZE :], SIZE) == whole[done:]
 
 
 def test_a_salt_is_part_of_every_name() -> None:
@@ -280,6 +291,10 @@ def test_an_order_of_eviction_counts_what_it_has() -> None:
     assert len(order) == 2
     assert order.take(9) == [4, 1]
     assert (len(order), order.first()) == (0, None)
+    for block, priority in ((1, 1), (2, 4), (3, 4), (4, 4)):
+        order.add(block, priority)
+    assert order.take(2) == [1, 2]
+    assert order.take(9) == [3, 4]
     order.add(5, 9)
     assert order.discard(5, 9) is True
     assert order.first() is None
