@@ -98,7 +98,7 @@ impl Object {
         let Some(first) = text.bytes().next() else {
             return Read::Cut;
         };
-        let is_object = self.depth > 0 && self.containers & 1 == 1;
+        let is_object = self.containers & 1 == 1;
         match (&self.state, first) {
             (State::First | State::Next | State::After, b'}' | b']') => {
                 self.close(first, is_object, emit)
@@ -190,10 +190,9 @@ impl Object {
         }
         self.separate(emit);
         match word {
-            "true" | "false" | "null" => emit(word),
             "None" | "none" | "nil" => emit("null"),
             _ => match whole(word) {
-                Some(number) => emit(&number),
+                Some(json) => emit(&json),
                 None => {
                     emit("\"");
                     write_escaped(word, emit);

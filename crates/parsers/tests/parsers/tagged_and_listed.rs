@@ -2,7 +2,10 @@
 //! models write, whole and cut at every place.
 
 use crate::formats::{check, only_tools, options};
-use inflight_parsers::{Format, ParserOptions, ReasoningFormat, ToolFormat};
+use crate::support::parse;
+use inflight_parsers::{
+    AnswerParser, Delta, Deltas, Format, ParserOptions, ReasoningFormat, ToolFormat,
+};
 
 #[test]
 fn deepseek_v32() {
@@ -109,6 +112,10 @@ fn gemma4() {
             "||weather({\"city\": \"Paris\", \"days\": \"07\", \"x\": \"a, \\\"b\\\"\"})",
         ),
         ("<|tool_call>call:time{} so", "| so|time({})"),
+        (
+            "<|tool_call>call:time{a:None,b:nil,c:none,d:false,e:nothing}<tool_call|>",
+            "||time({\"a\": null, \"b\": null, \"c\": null, \"d\": false, \"e\": \"nothing\"})",
+        ),
         // Content.
         (
             "<|tool_call>call:nobody{}<tool_call|>",
@@ -155,6 +162,45 @@ fn gemma4() {
     check(format, &options(), &table);
     assert!(format.opens_reasoning("<|turn>model\n<|channel>thought\n"));
     assert!(!format.opens_reasoning("<|turn>model\n<|channel>thought\n<channel|>"));
+}
+
+#[test]
+fn gemma4_has_bounds() {
+    let call = |arguments: &str| format!("<|tool_call>call:time{{{arguments}}}<tool_call|>");
+    let format = only_tools(ToolFormat::Gemma4);
+    // With the arguments' own object, 100 levels.
+    let nested = |depth| "[".repeat(depth) + &"]".repeat(depth);
+    let arguments = format!("||time({{\"a\": {}}})", nested(99));
+    let deepest = call(&format!("a:{}", nested(99)));
+    check(format, &options(), &[(&deepest, &arguments)]);
+    let too_deep = parse(
+        format,
+        &options(),
+        [call(&format!("a:{}", nested(100))).as_str()],
+    );
+    assert_eq!(too_deep.calls[0].is_complete, Some(false));
+    for key in ["a\"b", "a\\b", "a\u{1}b", ""] {
+        let answer = parse(format, &options(), [call(&format!("{key}:1")).as_str()]);
+        assert_eq!(answer.calls[0].is_complete, Some(false), "{key:?}");
+        assert_eq!(answer.calls[0].arguments, "{", "{key:?}");
+    }
+    // A word without an end is none, and is shown before the answer ends.
+    let mut parser = AnswerParser::new(format, options());
+    let mut deltas = Deltas::default();
+    parser.push(
+        &format!("<|tool_call>call:time{{a:{}", "x".repeat(100_000)),
+        &mut deltas,
+    );
+    let ended = |delta| {
+        matches!(
+            delta,
+            Delta::CallEnd {
+                is_complete: false,
+                ..
+            }
+        )
+    };
+    assert!(deltas.iter().any(ended));
 }
 
 #[test]
