@@ -69,8 +69,8 @@ AREAS = {
         [f"{CORE_TESTS}/test_{name}.py" for name in ("reuse", "block_pool", "cache", "cache_changes")],
     ),
     "sampler": Area(
-        [f"{CORE}/{name}.py" for name in ("sampler", "masks", "probabilities", "log_probs", "stop")],
-        [f"{CORE_TESTS}/test_{name}.py" for name in ("sampler", "log_probs", "stop", "guides", "thinking")],
+        [f"{CORE}/{name}.py" for name in ("sampler", "probabilities", "log_probs", "stop")],
+        [f"{CORE_TESTS}/test_{name}.py" for name in ("sampler", "probabilities", "stop")],
     ),
 }
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from inflight.executors.reference.core.admission import Bounds, Parameters, admit
-from inflight.executors.reference.core.sampler import SamplerState, draw, sample, uniform
+from inflight.executors.reference.core.sampler import ACCEPTANCE, BANNED, SamplerState, draw, sample, uniform
 
 from .support import request
 
@@ -308,3 +308,118 @@ def test_top_p_decays_to_its_minimum_and_starts_again() -> None:
     assert subject.needs_history
     # 0.40 is the best token's share: with 0.4 left of top_p, nothing else is drawn.
     assert {sample(LOGITS[None], [subject], [number])[0] for number in range(200)} == {0}
+
+
+def test_one_best_is_no_draw() -> None:
+    parameters = state_parameters({"top_k": 1, "seed": 1}, VOCABULARY)
+    uniforms = np.linspace(0, 0.999, 20)
+    found = draw(np.repeat(LOGITS[None, ::-1], 20, axis=0), [parameters] * 20, uniforms, np.full(20, 1.0))
+    assert set(found.tolist()) == {7}
+
+
+def test_what_is_as_likely_as_the_least_is_kept() -> None:
+    parameters = state_parameters({"top_p": 1.0, "min_p": 1.0}, VOCABULARY)
+    rows = np.repeat(np.array([[1, 2, 2, 0, 0, 0, 0, 0]], dtype=np.float32), 20, axis=0)
+    found = draw(rows, [parameters] * 20, np.linspace(0, 0.999, 20), np.full(20, 1.0))
+    assert set(found.tolist()) == {1, 2}
+
+
+def test_a_number_is_for_one_purpose() -> None:
+    subject = state(sampling={"seed": 5})
+    assert subject.uniform(3) == uniform(5, 0, 3)
+    assert subject.uniform(3, ACCEPTANCE) == uniform(5, 0, 3, ACCEPTANCE) != subject.uniform(3)
+    subject.observe(1)
+    assert subject.uniform() == uniform(5, 0, 1)
+
+
+def test_a_penalty_lowers_what_is_between_nothing_and_one() -> None:
+    row = edited(state(prompt=[5, 6], sampling={"repetition_penalty": 2.0}))
+    assert (row[5], row[6]) == (pytest.approx(0.25), 0.0)
+
+
+def test_all_bans_hold_together() -> None:
+    subject = state(
+        prompt=[7, 3, 7],
+        bad_words=[[0], [7, 1]],
+        sampling={"no_repeat_ngram_size": 2, "min_tokens": 9},
+        end_id=2,
+    )
+    assert sorted(subject.banned()) == [0, 1, 2, 3]
+    row = edited(subject)
+    assert np.flatnonzero(row == BANNED).tolist() == [0, 1, 2, 3]
+
+
+def test_no_logit_is_infinite_once_it_is_edited() -> None:
+    dense = np.zeros(VOCABULARY, dtype="<f4")
+    dense[[0, 3]] = -np.inf
+    row = edited(state(embedding_bias=dense.tobytes()))
+    assert np.flatnonzero(row == BANNED).tolist() == [0, 3]
+
+
+def test_virtual_tokens_have_no_logit() -> None:
+    sampling = {"presence_penalty": 1.0, "no_repeat_ngram_size": 2}
+    parameters = state_parameters(sampling, VOCABULARY)
+    subject = SamplerState(parameters, VOCABULARY, [7, VOCABULARY, VOCABULARY + 5, 7])
+    assert subject.banned() == []
+    seen = subject.seen()
+    assert seen is not None
+    assert (seen[0].tolist(), seen[1].tolist()) == ([7], [2])
+
+
+def test_a_row_that_is_processed_is_a_new_one_with_its_temperature() -> None:
+    half = LOGITS.astype(np.float16)
+    row = state(sampling={"top_p": 1.0, "temperature": 2.0}).processed(half)
+    assert row.dtype == np.float32
+    np.testing.assert_array_equal(row, LOGITS / 2)
+    penalized = state(prompt=[0], sampling={"temperature": 2.0, "presence_penalty": 1.0}).processed(LOGITS)
+    assert (penalized[0], penalized[1], LOGITS[0]) == (0.5, 1.25, 3.0)
+
+
+class Recorded:
+    """A guide that allows three tokens and keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.observed: list[int] = []
+        self.resumed: list[list[int]] = []
+        self.weighed: list[int] = []
+
+    def observe(self, token: int) -> None:
+        self.observed.append(token)
+
+    def resume(self, tokens: list[int]) -> None:
+        self.resumed.append(tokens)
+
+    def mask(self) -> npt.NDArray[np.bool_]:
+        return np.arange(VOCABULARY) >= 5
+
+    def weigh(self, logits: npt.NDArray[np.float32]) -> None:
+        self.weighed.append(len(logits))
+
+
+def test_a_guide_has_every_token_once() -> None:
+    subject = state(sampling={"top_p": 0.8, "top_p_decay": 0.5, "seed": 1})
+    guide = Recorded()
+    subject.guide = guide  # type: ignore[assignment]
+    subject.resume([])
+    subject.resume([4, 5])
+    assert (subject.generated, guide.resumed, guide.observed) == ([4, 5], [[4, 5]], [])
+    assert subject.top_p == pytest.approx(0.2)
+    subject.observe(6)
+    subject.note(7)
+    assert (subject.generated, guide.observed) == ([4, 5, 6, 7], [6])
+    row = edited(subject)
+    assert np.flatnonzero(row == BANNED).tolist() == [0, 1, 2, 3, 4]
+    assert guide.weighed == [VOCABULARY]
+    alone = state()
+    alone.resume([4])
+    assert alone.generated == [4]
+
+
+def test_a_branch_has_its_own_output() -> None:
+    subject = state(prompt=[7, 3], sampling={"no_repeat_ngram_size": 2, "presence_penalty": 1.0})
+    subject.observe(7)
+    branch = subject.branch([4, 7])
+    assert (branch.generated, branch.prompt, branch.parameters) == ([4, 7], [7, 3], subject.parameters)
+    assert branch.banned() == [3]
+    assert edited(branch)[4] == pytest.approx(LOGITS[4] - 1)
+    assert subject.generated == [7]
