@@ -368,7 +368,7 @@ def test_virtual_tokens_have_no_logit() -> None:
 
 def test_a_row_that_is_processed_is_a_new_one_with_its_temperature() -> None:
     half = LOGITS.astype(np.float16)
-    row = state(sampling={"top_p": 1.0, "temperature": 2.0}).processed(half)
+    row = state(sampling={"top_p": 1.0, "temperature": 2.0}).processed(half)  # type: ignore[arg-type]
     assert row.dtype == np.float32
     np.testing.assert_array_equal(row, LOGITS / 2)
     penalized = state(prompt=[0], sampling={"temperature": 2.0, "presence_penalty": 1.0}).processed(LOGITS)
