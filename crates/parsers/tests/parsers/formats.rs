@@ -748,6 +748,10 @@ fn harmony() {
             "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>analysis<|message|>b\n<|end|><|start|>assistant<|channel|>commentary<|message|>c<|end|><|start|>assistant<|channel|>final<|message|>\nd",
             "a\nb|c\nd|",
         ),
+        (
+            "<|channel|>commentary to=functions.time<|message|> \n{}<|call|>",
+            "||time({})",
+        ),
         // Channels are missing, doubled, or not closed; text stands between messages.
         ("Plain text, a < b.", "|Plain text, a < b.|"),
         ("<|message|>Hi.<|return|>", "|Hi.|"),
