@@ -164,6 +164,38 @@ fn gemma4() {
     assert!(!format.opens_reasoning("<|turn>model\n<|channel>thought\n<channel|>"));
 }
 
+/// A value whose closing tag is missing ends where its call does, if what follows a call is near.
+#[test]
+fn a_value_without_its_closing_tag_ends_with_its_call() {
+    let text = |spaces: usize, then: &str| {
+        let spaces = " ".repeat(spaces);
+        format!(
+            "<minimax:tool_call><invoke name=\"time\"><parameter name=\"x\">a</invoke>{spaces}{then}"
+        )
+    };
+    let format = only_tools(ToolFormat::MinimaxM2);
+    for then in [
+        "</minimax:tool_call>",
+        "<invoke name=\"time\"></invoke></minimax:tool_call>",
+    ] {
+        let near = parse(format, &options(), [text(256, then).as_str()]);
+        assert_eq!(near.calls[0].arguments, "{\"x\": \"a\"}");
+        assert_eq!(near.calls[0].is_complete, Some(true));
+        let far = parse(format, &options(), [text(257, then).as_str()]);
+        assert!(far.calls[0].arguments.starts_with("{\"x\": \"a</invoke> "));
+        assert_eq!(far.calls.len(), 1);
+    }
+    // Nor is it held back for what comes too late to count.
+    for (spaces, shown) in [(256, false), (257, true)] {
+        let mut parser = AnswerParser::new(format, options());
+        let mut deltas = Deltas::default();
+        parser.push(&text(spaces, "</mini"), &mut deltas);
+        let is_shown =
+            |delta| matches!(delta, Delta::CallArguments { json, .. } if json.contains("invoke"));
+        assert_eq!(deltas.iter().any(is_shown), shown, "{spaces}");
+    }
+}
+
 #[test]
 fn gemma4_has_bounds() {
     let call = |arguments: &str| format!("<|tool_call>call:time{{{arguments}}}<tool_call|>");
