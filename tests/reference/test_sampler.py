@@ -10,7 +10,15 @@ import numpy.typing as npt
 import pytest
 
 from inflight.executors.reference.core.admission import Bounds, Parameters, admit
-from inflight.executors.reference.core.sampler import ACCEPTANCE, BANNED, SamplerState, draw, sample, uniform
+from inflight.executors.reference.core.sampler import (
+    ACCEPTANCE,
+    BANNED,
+    SamplerState,
+    draw,
+    pick,
+    sample,
+    uniform,
+)
 
 from .support import request
 
@@ -330,6 +338,9 @@ def test_a_number_is_for_one_purpose() -> None:
     assert subject.uniform(3, ACCEPTANCE) == uniform(5, 0, 3, ACCEPTANCE) != subject.uniform(3)
     subject.observe(1)
     assert subject.uniform() == uniform(5, 0, 1)
+    assert SamplerState(subject.parameters, VOCABULARY, [7]).uniform() == uniform(5, 0, 0)
+    # All 64 bits of a seed count.
+    assert len({uniform(1 << bit, 0, 0) for bit in range(64)}) == 64
 
 
 def test_a_penalty_lowers_what_is_between_nothing_and_one() -> None:
@@ -423,3 +434,15 @@ def test_a_branch_has_its_own_output() -> None:
     assert branch.banned() == [3]
     assert edited(branch)[4] == pytest.approx(LOGITS[4] - 1)
     assert subject.generated == [7]
+
+
+def test_many_small_weights_count_behind_a_large_one() -> None:
+    weights = np.full((1, 1001), 1e-8, dtype=np.float32)
+    weights[0, 0] = 1
+    for share in (0.25, 0.75):
+        target = (1 + share * 1e-5) / (1 + 1e-5)
+        assert abs(pick(weights, np.array([target]))[0] - share * 1000) <= 2
+
+
+def test_without_any_weight_the_last_is_picked() -> None:
+    assert pick(np.zeros((2, 4)), np.array([0.0, 0.5])).tolist() == [3, 3]

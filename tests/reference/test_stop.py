@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inflight.executors.base import FinishReason
-from inflight.executors.reference.core.stop import finish_reason
+from inflight.executors.reference.core.stop import ends_with_any, finish_reason
 
 
 @pytest.mark.parametrize(
@@ -35,3 +35,8 @@ def test_reasons(
     reason: FinishReason,
 ) -> None:
     assert finish_reason(generated, stop_words, end_id, min_tokens, max_tokens) == reason
+
+
+def test_nothing_ends_with_an_empty_word() -> None:
+    assert not ends_with_any([], [[]])
+    assert not ends_with_any([1], [[]])
