@@ -25,11 +25,12 @@ from inflight.executors.reference.parallel.team import Leader
 
 from . import operations, sampling
 from .hearing import TorchHearing
+from .led_steps import LedSteps
 from .model import TorchModel
 from .operations import Tensor
 from .packing import Packed
 from .pieces import GivenUp
-from .steps import DeviceSteps, LedSteps
+from .steps import DeviceSteps
 from .vision import TorchSight
 
 #: Rows of prompt logits held at once.
