@@ -37,6 +37,21 @@ def test_a_bound_follows_what_tokens_take(
 
 
 @pytest.mark.parametrize(
+    ("most_s", "prompts", "tokens"),
+    [
+        pytest.param(0.0, 300, None, id="no bound"),
+        pytest.param(0.05, 1, 1280, id="one"),
+        pytest.param(0.05, 2, 2560, id="two"),
+        pytest.param(0.05, 300, 2560, id="a crowd has no more than two"),
+    ],
+)
+def test_prompts_together_have_a_bound(most_s: float, prompts: int, tokens: int | None) -> None:
+    pace = Pace(most_s)
+    pace.note(2048, 0.075)
+    assert pace.together(prompts) == tokens
+
+
+@pytest.mark.parametrize(
     ("waiting", "active", "planned"),
     [
         pytest.param(
@@ -67,7 +82,8 @@ class Fixed(Pace):
     ("generating", "prompts", "tokens"),
     [
         pytest.param([request(1, [3, 4], 50)], 1, 60, id="a stream does not stand still for a prompt"),
-        pytest.param([request(1, [3, 4], 50)], 2, 120, id="but the more of them wait, the longer"),
+        pytest.param([request(1, [3, 4], 50)], 2, 120, id="but longer for two"),
+        pytest.param([request(1, [3, 4], 50)], 5, 120, id="and no longer for a crowd"),
         pytest.param([idle(1, [3, 4], 50)], 1, 125, id="for nobody who waits for tokens"),
         pytest.param([], 2, 250, id="nobody generates"),
     ],

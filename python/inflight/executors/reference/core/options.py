@@ -123,9 +123,9 @@ class Options:
     )
     max_prompt_ms: int = option(
         "int",
-        "Milliseconds that each prompt may add to an iteration while streams generate, all of which wait for"
-        " it; chunks follow from what was measured. 0: no bound. 50: nobody reads faster, and a chunk of so"
-        " long still fills a GPU",
+        "Milliseconds that one prompt may add to an iteration while streams generate, all of which wait for"
+        " it; all prompts together may add twice as much. Chunks follow from what was measured. 0: no bound."
+        " 50: nobody reads faster, and a chunk of so long still fills a GPU",
         default=50,
         minimum=0,
     )

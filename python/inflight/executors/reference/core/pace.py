@@ -13,10 +13,13 @@ _FIRST = 1024
 #: Fewer tokens take about as long on a GPU, so no bound is lower; and bounds are multiples, which leaves few
 #: rows of a kernel's tiles unused.
 _FEWEST = 256
+#: A crowd of prompts takes as long as so many of them may. Each stream waits for it again and again; a crowd
+#: computed in fewer and longer iterations is done hardly sooner, and its first tokens come all at its end.
+_TOGETHER = 2
 
 
 class Pace:
-    """A bound on prompt tokens from a bound on the time that they may take."""
+    """Bounds on prompt tokens from a bound on the time that those of one prompt may take."""
 
     def __init__(self, most_s: float) -> None:
         """``most_s`` is what a prompt may add to an iteration; 0: there is no bound."""
@@ -33,6 +36,11 @@ class Pace:
             return _FIRST
         tokens = int(self._most_s / max(self._token_s, 1e-9))
         return max(_FEWEST, tokens // _FEWEST * _FEWEST)
+
+    def together(self, prompts: int) -> int | None:
+        """Tokens of so many prompts in an iteration at most; None: there is no bound."""
+        tokens = self.tokens
+        return None if tokens is None else tokens * min(prompts, _TOGETHER)
 
     def note(self, tokens: int, seconds: float) -> None:
         """An iteration with so many prompt tokens took so long."""

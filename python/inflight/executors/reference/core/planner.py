@@ -208,14 +208,13 @@ class Planner:
         return work
 
     def _prompt_tokens(self) -> int | None:
-        """The bound on prompts where clients' sequences generate: so much for each that waits for its first
-        token, so that a crowd of prompts is not held up for few streams."""
-        tokens = self.pace.tokens
-        if tokens is None:
+        """The bound on prompts where clients' sequences generate: so much for one that waits for its first
+        token, and more for several."""
+        if self.pace.tokens is None:
             return None
         generating = sum(one.launched > 0 and not one.owner.is_idle for one in self.active.values())
         first = len(self._clients) - generating
-        return tokens * first if generating and first else None
+        return self.pace.together(first) if generating and first else None
 
     def is_idle(self, work: Work) -> bool:
         """Whether nobody waits for what was planned last, and a client is expected."""
