@@ -94,7 +94,7 @@ impl Literal {
         let Some(first) = text.bytes().next() else {
             return Read::Cut;
         };
-        let is_dictionary = self.depth > 0 && self.containers & 1 == 1;
+        let is_dictionary = self.containers & 1 == 1;
         match (self.state, first) {
             (State::First | State::Next | State::After, b']' | b'}') => {
                 self.close(first, is_dictionary, emit)
@@ -540,6 +540,68 @@ mod tests {
             "--1",
         ] {
             assert_eq!(to_json(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn literals_are_bounded() {
+        let nested = |depth| "[".repeat(depth) + &"]".repeat(depth);
+        let deepest = MAX_DEPTH as usize;
+        assert_eq!(to_json(&nested(deepest)), Some(nested(deepest)));
+        assert_eq!(to_json(&nested(deepest + 1)), None);
+        let longest = "1".repeat(MAX_WORD);
+        assert_eq!(to_json(&longest), Some(longest.clone()));
+        assert_eq!(to_json(&(longest + "1")), None);
+    }
+
+    #[test]
+    fn a_quote_ends_an_argument_where_something_follows_that_may() {
+        let far = " ".repeat(MAX_NAME + 1);
+        let (near, name) = (&far[1..], "b".repeat(MAX_NAME));
+        let owned = |text: &str| text.to_owned();
+        for (text, expected) in [
+            (owned(""), None),
+            (owned("x"), Some(false)),
+            (owned("]"), Some(false)),
+            (format!("{near}x"), Some(false)),
+            (format!("{far}x"), Some(true)),
+            // Two strings in a row, or a quote of the text's own.
+            (owned("'"), Some(false)),
+            (owned(" \""), Some(true)),
+            // The call ends, unless that is text as well.
+            (owned(")"), None),
+            (format!("){near}"), None),
+            (format!("){far}"), Some(true)),
+            (owned(") x"), Some(true)),
+            (owned("))"), Some(false)),
+            (owned(") '"), Some(false)),
+            // Another argument comes, or the end.
+            (owned(","), None),
+            (owned(", )"), Some(true)),
+            (owned(", b"), None),
+            (owned(", b ="), None),
+            (owned(", b=1"), Some(true)),
+            (owned(", b==1"), Some(false)),
+            (owned(", =1"), Some(false)),
+            (owned(", b c"), Some(false)),
+            (format!(",{near}b=1"), Some(true)),
+            (format!(",{far}b=1"), Some(false)),
+            (format!(", {name}=1"), Some(true)),
+            (format!(", b{name}=1"), Some(false)),
+        ] {
+            assert_eq!(ends_here(&text, false, false), expected, "{text:?}");
+        }
+        // Within a list or a dictionary, and behind a key of one.
+        for (text, value, key) in [
+            (",", true, false),
+            ("]", true, false),
+            ("}", true, false),
+            (")", false, false),
+            ("x", false, false),
+            (":", false, true),
+        ] {
+            assert_eq!(ends_here(text, true, false), Some(value), "{text}");
+            assert_eq!(ends_here(text, true, true), Some(key), "{text}");
         }
     }
 }
