@@ -159,6 +159,9 @@ def test_a_stop_to_the_core_model_ends_an_ensembles_work(triton: real_triton.Tri
     """Triton tells no model of an ensemble that the client left; the ensemble hands its id on."""
     asking, stopping = Asking(triton, "ensemble"), Asking(triton, "tensorrt_llm")
     try:
+        # The stop is a message on a stream that is open: opening one can take longer than the whole answer.
+        stopping.ask("first", inputs([0], 1))
+        stopping.answers()
         asking.ask("ensemble", ask([PROMPT], LONG, stream=True))
         _, error = asking.next()
         assert error is None
