@@ -243,3 +243,28 @@ fn emit(mut text: &str, strip: &mut Option<(char, usize)>, out: &mut String) {
     }
     out.push_str(text);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_at_the_beginning_are_dropped_however_they_come() {
+        for (count, text, left) in [
+            (1, "  a b", " a b"),
+            (2, "  a b", "a b"),
+            (3, "  a b", "a b"),
+            (2, " a b", "a b"),
+            (2, "a  b", "a  b"),
+            (2, "  ", ""),
+        ] {
+            for cut in 0..=text.len() {
+                let (mut strip, mut out) = (Some((' ', count)), String::new());
+                for piece in [&text[..cut], "", &text[cut..]] {
+                    emit(piece, &mut strip, &mut out);
+                }
+                assert_eq!(out, left, "{count} of {text:?}, cut at {cut}");
+            }
+        }
+    }
+}
