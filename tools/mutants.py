@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--changed", metavar="REVISION", help="only what was changed since")
     options = parser.parse_args()
     if unknown := [name for name in options.areas if name not in AREAS]:
-        sys.exit(f"error: there is no area `{unknown[0]}`\nhint: choose from {', '.join(AREAS)}")
+        sys.exit(f"error: unknown area `{unknown[0]}`\nhint: choose from {', '.join(AREAS)}")
     known = ["git", "rev-parse", "--quiet", "--verify", f"{options.changed}^{{commit}}"]
     if options.changed and subprocess.run(known, cwd=ROOT, stdout=subprocess.DEVNULL).returncode:
         sys.exit(f"error: this clone has no revision `{options.changed}`\nhint: git fetch --unshallow")

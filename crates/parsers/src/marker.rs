@@ -97,7 +97,7 @@ mod tests {
 
     #[test]
     fn markers_may_start_with_three_different_bytes() {
-        let markers = ["<a", "<b", "[a", "{a"];
+        let markers = ["<a", "[a", "<b", "[b", "{a"];
         for (marker, text) in markers.iter().enumerate() {
             let at = Found::Whole { at: 1, marker };
             assert_eq!(find(&format!("x{text}"), &markers), at);

@@ -216,7 +216,7 @@ fn gemma4_has_bounds() {
         assert_eq!(answer.calls[0].is_complete, Some(false), "{key:?}");
         assert_eq!(answer.calls[0].arguments, "{", "{key:?}");
     }
-    // A word without an end is none, and is shown before the answer ends.
+    // A word that is too long breaks the call at once, not at the end of the answer.
     let mut parser = AnswerParser::new(format, options());
     let mut deltas = Deltas::default();
     parser.push(
