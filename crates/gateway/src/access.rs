@@ -16,10 +16,10 @@ use tower_http::cors::CorsLayer;
 
 use self::browser::Browsers;
 use self::throttle::Throttle;
-use crate::api_key::{ApiKeys, Key};
-use crate::client::Client;
 use crate::error;
 use crate::options::GatewayOptions;
+use inflight_clients::api_key::{ApiKeys, Key};
+use inflight_clients::client::Client;
 
 /// What is answered even when there are too many connections.
 const PROBES: [&str; 3] = ["/health", "/ping", "/v2/health"];

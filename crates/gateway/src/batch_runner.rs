@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep_until};
 
 use self::held::{Held, Ran};
 use crate::batches::Batches;
-use crate::client::{Addresses, ClientConnection};
 use crate::state::AppState;
+use inflight_clients::client::{Addresses, ClientConnection};
 
 /// How often leases are renewed, and others' looked at.
 const TICK: Duration = Duration::from_secs(1);

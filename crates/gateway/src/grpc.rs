@@ -22,12 +22,13 @@ use inflight_upstream::trace::EntryPoint;
 use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Request, Response, Status, Streaming};
 
-use crate::client::{Addresses, Client, ClientConnection};
+use crate::caller::caller;
 use crate::error;
 use crate::middleware::RequestContext;
 use crate::requests::{Witnessed, shortened};
 use crate::server::{Port, within_grace};
 use crate::state::AppState;
+use inflight_clients::client::{Addresses, Client, ClientConnection};
 
 /// The method of a call whose answer comes in one piece.
 const ONE: &str = "ModelInfer";
@@ -111,7 +112,7 @@ impl LetIn {
     /// What is known of it where it needs no place.
     fn question(&self) -> CallContext {
         CallContext {
-            caller: self.client.as_ref().map(|client| client.caller()),
+            caller: self.client.as_deref().map(caller),
             ..self.context.call()
         }
     }
@@ -143,7 +144,7 @@ impl LetIn {
         context.trace.received();
         Ok(CallContext {
             witness: listed.map(|it| it as Arc<dyn Witness>),
-            caller: client.as_ref().map(|client| client.caller()),
+            caller: client.as_deref().map(caller),
             place: Some(Arc::new((place, client)) as Permit),
             ..context.call()
         })

@@ -22,35 +22,30 @@
 //! |---|---|
 //! | `cli`, `options`, `option_layers`, `option_file`, `template_option`, `log`, `run` | the command, its options and where they may be, the log, the gateway's life |
 //! | `server`, `router`, `routes`, `handled`, `middleware` | sockets and connections, routes, what every request passes through |
-//! | `access`, `admission`, `client`, `quota` | which requests are let in, how much at once, who holds and may use what |
+//! | `access`, `caller`, `request_body` | which requests are let in, who may stop them, the memory of their bodies |
 //! | `handlers` | one file per resource of the API, and KServe's calls over HTTP |
 //! | `grpc` | KServe's calls over gRPC |
 //! | `picker` | proxies that ask where requests go |
-//! | `images` | which images are accepted, and fetching them |
-//! | `guide` | whether schemas and regular expressions can be followed |
-//! | `response_store` | the responses that clients may come back to |
 //! | `translate` | a request of the API becomes sampling parameters |
 //! | `stream` | a server's output becomes text and events |
 //!
 //! Servers (which there are, connecting, picking, sending, reading) and what their models can do are
-//! [`inflight_upstream`]'s.
+//! [`inflight_upstream`]'s. Who a client is and what it may have open and use is [`inflight_clients`]'s, images are
+//! [`inflight_images`]'s, responses that clients may come back to [`inflight_response_store`]'s, and whether schemas
+//! and regular expressions can be followed [`inflight_guides`]'s.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
 mod access;
-mod admission;
-mod api_key;
 mod batch_runner;
 mod batches;
+mod caller;
 mod cli;
-mod client;
 mod console;
 mod error;
 mod grpc;
-mod guide;
 mod handled;
 mod handlers;
-mod images;
 mod log;
 mod metrics;
 mod middleware;
@@ -61,10 +56,8 @@ mod option_list;
 mod options;
 mod picker;
 mod query;
-mod quota;
 mod request_body;
 mod requests;
-mod response_store;
 mod router;
 mod routes;
 mod run;

@@ -20,11 +20,11 @@ use self::access_log::Requested;
 use self::rate_limits::Dialect;
 pub(crate) use self::request_id::RequestContext;
 pub(crate) use self::timing::Timing;
-use crate::client::{Client, Owner};
 use crate::error::{self, Failure};
 use crate::request_body;
 use crate::requests::{End, Requests};
 use crate::state::AppState;
+use inflight_clients::client::{Client, Owner};
 
 /// What is known of a path before its handler runs.
 #[derive(Clone, Copy, Debug)]

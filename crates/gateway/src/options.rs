@@ -17,13 +17,13 @@ use inflight_upstream::model::for_model::ForModel;
 use inflight_upstream::model::format_options::FormatChoice;
 use inflight_upstream::phases::Disaggregate;
 
-use crate::api_key::{ApiKey, KeyFile};
-use crate::images::{HostRule, Network};
 use crate::log::LogFormat;
-use crate::quota::Limits;
 use crate::template_option::{
     ChatTemplateOption, HistoryTemplate, history_template, history_template_file,
 };
+use inflight_clients::api_key::{ApiKey, KeyFile};
+use inflight_clients::quota::Limits;
+use inflight_images::{HostRule, Network};
 
 /// An OpenAI-compatible gateway in front of Inflight workers and Triton servers.
 #[derive(Clone, Debug, Parser)]

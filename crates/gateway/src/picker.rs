@@ -33,12 +33,12 @@ pub(crate) use self::endpoints::Endpoints;
 use self::health::PickerHealth;
 use self::refusing::refused;
 use self::unread::unread;
-use crate::admission::{Admitted, BodyMemory};
 use crate::handlers::answering::IGNORED_FIELDS;
 use crate::handlers::asking::Asking;
 use crate::handlers::picking::Sought;
 use crate::server::{Port, within_grace};
 use crate::state::AppState;
+use inflight_clients::admission::{Admitted, BodyMemory};
 
 /// Answers that may wait for the proxy.
 const WAITING: usize = 16;

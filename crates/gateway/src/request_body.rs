@@ -11,8 +11,8 @@ use http_body_util::BodyExt;
 use inflight_openai::ApiError;
 use tokio::time::Instant;
 
-use crate::admission::{Admission, BodyMemory};
-use crate::client::Client;
+use inflight_clients::admission::{Admission, BodyMemory};
+use inflight_clients::client::Client;
 
 /// A body must be complete within this.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);

@@ -17,8 +17,8 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 pub(crate) use self::witnessed::Witnessed;
-use crate::client::Owner;
 use crate::error::Failure;
+use inflight_clients::client::Owner;
 
 /// Kept of requests that have ended: minutes of an ordinary gateway, in some hundred kilobytes.
 pub(crate) const MOST_ENDED: usize = 512;
@@ -305,7 +305,7 @@ impl Drop for OpenFacts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::Held;
+    use inflight_clients::client::Held;
 
     fn facts(id: &str, owner: &Owner) -> Facts {
         Facts::new(id.into(), "/r", "m".into(), owner.clone(), Instant::now())

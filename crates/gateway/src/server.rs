@@ -35,7 +35,7 @@ use tokio::sync::watch;
 use self::connections::{Connections, idle};
 use self::socket::{GuardedSocket, Protocol};
 use self::unread_bodies::{DeliveredBody, StreamExecutor};
-use crate::client::{Addresses, Client, ClientConnection};
+use inflight_clients::client::{Addresses, Client, ClientConnection};
 
 /// Where clients connect, and how.
 #[derive(Debug)]

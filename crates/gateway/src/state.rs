@@ -15,14 +15,14 @@ use inflight_upstream::table::Table;
 use tokio::time::Instant;
 
 use crate::access::Access;
-use crate::admission::{Admission, Work};
 use crate::batches::Batches;
-use crate::guide::Guides;
-use crate::images::{Images, Rules};
 use crate::metrics::Metrics;
 use crate::options::GatewayOptions;
 use crate::requests::Requests;
-use crate::response_store::{Bounds, ResponseStore};
+use inflight_clients::admission::{Admission, Work};
+use inflight_guides::checks::Guides;
+use inflight_images::{Images, Rules};
+use inflight_response_store::{Bounds, ResponseStore};
 
 /// All bodies together may take 16 times the largest one, but never less than this, so that a small
 /// limit on one body does not limit how many there are.

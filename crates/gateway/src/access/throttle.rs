@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::client::group;
+use inflight_clients::client::group;
 
 /// Wrong keys at once: a client that is set up wrongly, with its retries.
 const BURST: u32 = 20;

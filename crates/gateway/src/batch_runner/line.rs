@@ -17,13 +17,13 @@ use inflight_openai::{ApiError, batches as openai};
 use inflight_upstream::table::NoModel;
 use serde_json::value::RawValue;
 
-use crate::api_key::Key;
-use crate::client::{Client, ClientConnection};
 use crate::error;
 use crate::handlers::locate::named_model;
 use crate::handlers::{chat, completions, embeddings, messages, responses};
 use crate::middleware::RequestContext;
 use crate::state::AppState;
+use inflight_clients::api_key::Key;
+use inflight_clients::client::{Client, ClientConnection};
 
 /// How often a line is tried that fails on the server's side.
 const MOST_TRIES: u32 = 5;

@@ -14,9 +14,9 @@ use tonic::Code;
 
 use super::asking::Asking;
 use super::{generate, models};
-use crate::admission::Work;
 use crate::error::HttpError;
 use crate::state::AppState;
+use inflight_clients::admission::Work;
 
 /// `POST /v1/load_lora_adapter`.
 pub(crate) async fn load_adapter(

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use inflight_openai::Generation;
 use inflight_text::Scope;
 
-use crate::client::Client;
 use crate::state::AppState;
+use inflight_clients::client::Client;
 
 /// See the module.
 pub(crate) struct Asking<'a> {

@@ -15,10 +15,10 @@ use inflight_openai::responses::{AnswerWriter, Head, ResponseId, Unanswered, in_
 use super::answering;
 use super::arrival::Arrival;
 use super::prepared::Prepared;
-use crate::response_store::{Events, Keeping, Next, ResponseStore, Running};
 use crate::state::AppState;
 use crate::stream::body::EventBody;
 use crate::stream::responses::{ResponseWriter, whole};
+use inflight_response_store::{Events, Keeping, Next, ResponseStore, Running};
 
 /// The event with which a stream ends that does not end as its answer.
 fn error_event(number: usize, code: &str, message: &str) -> Bytes {

@@ -19,11 +19,11 @@ use super::asking::Asking;
 use super::generate;
 use super::kept::{Kept, enabled};
 use super::named::{PathId, object, owner};
-use crate::admission::Work;
 use crate::batches;
 use crate::error::HttpError;
 use crate::query;
 use crate::state::AppState;
+use inflight_clients::admission::Work;
 
 /// OpenAI's.
 const BATCHES: PageLimit = PageLimit {

@@ -26,10 +26,10 @@ use super::prepared::Prepared;
 use super::prompt::{self, SpecialTokens};
 use super::thinking;
 use crate::error::HttpError;
-use crate::images::Wanted;
 use crate::state::AppState;
 use crate::stream::details::Shape;
 use crate::translate::requested::Requested;
+use inflight_images::Wanted;
 
 /// `POST /v1/chat/completions`.
 pub(crate) async fn create_chat_completion(

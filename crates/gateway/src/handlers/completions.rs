@@ -18,11 +18,11 @@ use super::locate::locate_for_text;
 use super::prepared::{Pictures, Prepared};
 use super::prompt::{self, SpecialTokens};
 use super::thinking;
-use crate::admission::Work;
 use crate::error::HttpError;
 use crate::state::AppState;
 use crate::stream::details::Shape;
 use crate::translate::requested::Requested;
+use inflight_clients::admission::Work;
 
 /// `POST /v1/completions`.
 pub(crate) async fn create_completion(

@@ -12,12 +12,12 @@ use inflight_upstream::slot::WorkerSlot;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::client::{Client, Owner};
 use crate::log::millis;
 use crate::query;
-use crate::quota::Rate;
 use crate::requests::{Facts, SentTo};
 use crate::state::AppState;
+use inflight_clients::client::{Client, Owner};
+use inflight_clients::quota::Rate;
 
 /// Listed at once, of the open requests and of those that have ended.
 const MOST_LISTED: usize = 100;

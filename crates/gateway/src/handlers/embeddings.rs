@@ -23,10 +23,10 @@ use super::asking::Asking;
 use super::generate;
 use super::locate::{Located, locate_or_only};
 use super::{answering, prompt};
-use crate::admission::Work;
 use crate::error::{self, HttpError};
 use crate::middleware::Timing;
 use crate::state::AppState;
+use inflight_clients::admission::Work;
 
 /// Inputs of one request that are with workers at once: enough to fill a batch, and others get their turn.
 const CALLS: usize = 32;

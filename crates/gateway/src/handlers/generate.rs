@@ -11,12 +11,12 @@ use super::asking::Asking;
 use super::deadline::deadline;
 use super::prepared::Prepared;
 use super::preparing;
-use crate::admission::Work;
-use crate::client::Client;
 use crate::metrics::FieldLabels;
 use crate::middleware::RequestContext;
 use crate::request_body::{self, RequestBody};
 use crate::state::AppState;
+use inflight_clients::admission::Work;
+use inflight_clients::client::Client;
 
 /// An admitted request and its body.
 #[derive(Debug)]

@@ -18,14 +18,15 @@ use inflight_upstream::forward::{ForwardCall, ForwardStream};
 use tonic::{Extensions, Status};
 
 use super::deadline::deadline;
-use crate::admission::Work;
-use crate::client::Client;
+use crate::caller::caller;
 use crate::error;
 use crate::middleware::RequestContext;
 use crate::request_body::{self, RequestBody};
 use crate::requests::{Witnessed, shortened};
 use crate::state::AppState;
 use crate::stream::prompts_mover::noted;
+use inflight_clients::admission::Work;
+use inflight_clients::client::Client;
 
 /// Any call of the API.
 pub(crate) async fn call(State(state): State<Arc<AppState>>, request: Request) -> Response {
@@ -148,7 +149,7 @@ async fn answer(
     let mut call = CallContext {
         first_output: is_stream.then(first_output).flatten(),
         place,
-        caller: client.as_ref().map(|client| client.caller()),
+        caller: client.as_deref().map(caller),
         witness,
         ..context.call()
     };

@@ -20,10 +20,10 @@ use super::files::content;
 use super::generate;
 use super::kept::{Kept, enabled, pieces};
 use super::named::{PathId, object, owner};
-use crate::admission::Work;
 use crate::error::HttpError;
 use crate::query;
 use crate::state::AppState;
+use inflight_clients::admission::Work;
 
 /// `POST /v1/messages/batches`.
 pub(crate) async fn create_message_batch(

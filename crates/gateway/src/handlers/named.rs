@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::{HeaderValue, header};
 use serde::Serialize;
 
-use crate::client::{Client, Owner};
+use inflight_clients::client::{Client, Owner};
 
 /// The id in a path; one that is not text is nobody's.
 pub(super) type PathId = Result<Path<String>, PathRejection>;

@@ -11,9 +11,9 @@ use inflight_upstream::survival::Way;
 
 use super::locate::Located;
 use super::prompt::PreparedPrompt;
-use crate::admission::BodyMemory;
-use crate::images::{Files, Wanted};
 use crate::stream::answer::{AnswerOptions, CallDemand};
+use inflight_clients::admission::BodyMemory;
+use inflight_images::{Files, Wanted};
 
 /// The last of a worker's 100 levels, below all that a client may ask for.
 const LAST_LEVEL: u32 = 100;

@@ -21,14 +21,14 @@ use super::chat;
 use super::generate;
 use super::named::{PathId, json, owner, text};
 use super::prepared::Prepared;
-use crate::client::Owner;
 use crate::error::HttpError;
 use crate::middleware::RequestContext;
 use crate::query;
-use crate::response_store::{Conversation, Keeper, Keeping, Kept, Running};
 use crate::state::AppState;
 use crate::stream::body::EventBody;
 use crate::stream::responses::{ResponseWriter, whole};
+use inflight_clients::client::Owner;
+use inflight_response_store::{Conversation, Keeper, Keeping, Kept, Running};
 
 const ITEMS: PageLimit = PageLimit {
     usual: 20,

@@ -14,8 +14,6 @@ use super::arrival::Arrival;
 use super::dispatching::dispatch_prompts;
 use super::prepared::Prepared;
 use super::resuming::prompts_mover;
-use crate::admission::Admitted;
-use crate::client::Owner;
 use crate::error;
 use crate::middleware::RequestContext;
 use crate::state::AppState;
@@ -23,6 +21,8 @@ use crate::stream::active_request::ActiveRequest;
 use crate::stream::choice::Choice;
 use crate::stream::logprobs::LogProbs;
 use crate::stream::record::RequestRecord;
+use inflight_clients::admission::Admitted;
+use inflight_clients::client::Owner;
 
 /// Sends a prepared request to a worker, and waits until the answer can be sent: for the first output of a stream, or
 /// for the whole answer otherwise.

@@ -20,10 +20,10 @@ use super::generate;
 use super::locate::{Located, locate_or_only};
 use super::prompt::SpecialTokens;
 use super::{answering, chat, prompt};
-use crate::admission::Work;
 use crate::error::{self, HttpError};
 use crate::query;
 use crate::state::AppState;
+use inflight_clients::admission::Work;
 
 /// `POST /tokenize`.
 pub(crate) async fn tokenize(

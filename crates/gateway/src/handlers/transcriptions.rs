@@ -29,10 +29,10 @@ use super::asking::Asking;
 use super::generate;
 use super::locate::{Located, locate_or_only};
 use super::{answering, prompt};
-use crate::admission::{INLINE_BYTES, Work};
 use crate::error::HttpError;
 use crate::middleware::Timing;
 use crate::state::AppState;
+use inflight_clients::admission::{INLINE_BYTES, Work};
 
 /// Of a client's prompt, the latest tokens that are used: half of what a model has room for, as OpenAI's own code.
 const fn most_before(context: usize) -> usize {

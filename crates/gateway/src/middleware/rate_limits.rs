@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use jiff::{Timestamp, Unit};
 
-use crate::quota::{Left, Rate};
+use inflight_clients::quota::{Left, Rate};
 
 /// Whose headers an answer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,8 +10,8 @@ use inflight_upstream::delivery::CallContext;
 use inflight_upstream::trace::{EntryPoint, Trace};
 use tokio::time::Instant;
 
-use crate::client::Owner;
 use crate::requests::Facts;
+use inflight_clients::client::Owner;
 
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Where Anthropic's clients look for it.

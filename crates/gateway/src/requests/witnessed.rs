@@ -83,7 +83,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::client::Owner;
+    use inflight_clients::client::Owner;
 
     #[test]
     fn the_first_word_on_its_end_counts_and_none_means_that_its_client_left() {

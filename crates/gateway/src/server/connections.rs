@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::client::ClientConnection;
+use inflight_clients::client::ClientConnection;
 
 /// A connection younger than this, or idle for less, is not closed for another: its request may be on the
 /// way.
@@ -116,7 +116,7 @@ pub(super) async fn idle(connection: &ClientConnection, limit: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::{Addresses, Client};
+    use inflight_clients::client::{Addresses, Client};
 
     fn connection() -> Arc<ClientConnection> {
         let peer = "127.0.0.1:1".parse().unwrap();

@@ -9,11 +9,11 @@ use inflight_upstream::metrics::RetryReason;
 use inflight_upstream::trace::{GeneratedCounts, Trace};
 use tokio::time::Instant;
 
-use crate::admission::Admitted;
-use crate::client::Owner;
 use crate::log::millis;
 use crate::metrics::{IntervalBatch, Metrics, ModelMetrics};
 use crate::requests::{End, Facts, OpenFacts, Requests};
+use inflight_clients::admission::Admitted;
+use inflight_clients::client::Owner;
 
 /// Measures a request while it lives, then logs and counts how it ended; holds its place among the admitted ones.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use inflight_parsers::Delta;
 use super::active_request::ActiveRequest;
 use super::body::EventWriter;
 use super::choice::Choice;
-use crate::response_store::Keeper;
+use inflight_response_store::Keeper;
 
 /// Writes the events of a response.
 #[derive(Debug)]

@@ -17,11 +17,11 @@ use multer::{Constraints, Field, Multipart, SizeLimit};
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
-use crate::admission::{Admission, BodyMemory};
 use crate::batches::Batches;
-use crate::client::Client;
 use crate::request_body;
 use crate::state::AppState;
+use inflight_clients::admission::{Admission, BodyMemory};
+use inflight_clients::client::Client;
 
 /// The next part of a body must come within this.
 const PART_TIMEOUT: Duration = Duration::from_secs(60);

@@ -15,9 +15,9 @@ use inflight_upstream::forward::ForwardCall;
 use super::super::arrival::Arrival;
 use super::window::{Part, cut};
 use super::{PreparedClip, token_of};
-use crate::admission::{Admitted, BodyMemory};
 use crate::error;
 use crate::state::AppState;
+use inflight_clients::admission::{Admitted, BodyMemory};
 
 /// The part of a window that the next one is behind it at least.
 const LEAST_PART: usize = 30;

@@ -4,7 +4,7 @@
 use inflight_openai::ApiError;
 use inflight_openai::chat::CUSTOM_INPUT;
 
-use crate::guide::{Fit, TextMatch};
+use inflight_guides::checks::{Fit, TextMatch};
 
 /// The call of one custom tool.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use jsonschema::{PatternOptions, Validator};
 use serde_json::Value;
 
 use super::custom::CustomInput;
-use crate::guide::TextGrammar;
+use inflight_guides::checks::TextGrammar;
 
 /// Steps of a pattern on one string: many times what a sensible one takes.
 const BACKTRACK_LIMIT: usize = 100_000;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use sha2::{Digest, Sha256};
 
-pub(crate) use self::file::KeyFile;
+pub use self::file::KeyFile;
 use crate::client::Held;
 use crate::quota::{Limits, Quota};
 
@@ -64,23 +64,23 @@ impl std::fmt::Debug for ApiKey {
 
 /// A key and what its clients have open.
 #[derive(Clone, Debug)]
-pub(crate) struct Key {
+pub struct Key {
     secret: ApiKey,
-    pub(crate) held: Arc<Held>,
+    pub held: Arc<Held>,
     /// What they may use; `None`: as much as there is.
-    pub(crate) quota: Option<Arc<Quota>>,
+    pub quota: Option<Arc<Quota>>,
 }
 
 /// A key with its own limits, as declared.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DeclaredKey {
+pub struct DeclaredKey {
     secret: ApiKey,
     limits: Option<Limits>,
 }
 
 /// All keys, as they are now.
 #[derive(Debug)]
-pub(crate) struct ApiKeys {
+pub struct ApiKeys {
     keys: ArcSwap<Vec<Key>>,
     /// The key that comes from no file.
     fixed: Option<ApiKey>,
@@ -94,7 +94,7 @@ pub(crate) struct ApiKeys {
 impl ApiKeys {
     /// The key of the command line or the environment, and those of a file; `None` without any.
     /// `limits` are those of each key that declares none.
-    pub(crate) fn new(
+    pub fn new(
         fixed: Option<&ApiKey>,
         file: Option<&KeyFile>,
         limits: Option<Limits>,
@@ -115,7 +115,7 @@ impl ApiKeys {
     }
 
     /// The key that a client sent. Compares with all, so that the time says nothing of which it was.
-    pub(crate) fn find(&self, given: &[u8]) -> Option<Key> {
+    pub fn find(&self, given: &[u8]) -> Option<Key> {
         let keys = self.keys.load();
         let mut found = None;
         for key in keys.iter() {
@@ -127,7 +127,7 @@ impl ApiKeys {
     }
 
     /// Reads the file again whenever it has changed. A file that cannot be used leaves the keys as they are.
-    pub(crate) async fn follow_file(self: Arc<Self>) {
+    pub async fn follow_file(self: Arc<Self>) {
         let Some(mut known) = self.file.clone() else {
             return;
         };
@@ -159,7 +159,7 @@ impl ApiKeys {
     }
 
     /// The key whose files are those of `owner`, if it is valid now.
-    pub(crate) fn of_files(&self, owner: inflight_batches::Owner) -> Option<Key> {
+    pub fn of_files(&self, owner: inflight_batches::Owner) -> Option<Key> {
         let keys = self.keys.load();
         let found = keys.iter().find(|key| key.held.files() == owner);
         found.cloned()

@@ -18,7 +18,7 @@ pub struct Limits {
 
 impl Limits {
     /// Whether anything is limited.
-    pub(crate) fn is_any(self) -> bool {
+    pub fn is_any(self) -> bool {
         self != Self::default()
     }
 }

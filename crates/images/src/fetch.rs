@@ -28,7 +28,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Stop;
 use super::rules::{Refusal, Rules, Target, check_kind, quoted};
-use crate::client::Client;
+use inflight_clients::client::Client;
 
 /// Redirects that are followed; a shop's or a cloud's take one or two.
 const MAX_REDIRECTS: usize = 3;

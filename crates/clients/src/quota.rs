@@ -15,7 +15,7 @@ use inflight_openai::{ApiError, RateUnit};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-pub(crate) use self::limits::Limits;
+pub use self::limits::Limits;
 
 const MINUTE: Duration = Duration::from_secs(60);
 /// When a request may come back that found too many others open: nobody knows when one of them ends.
@@ -23,7 +23,7 @@ const BUSY: Duration = Duration::from_secs(1);
 
 /// What one key may use and has used.
 #[derive(Debug)]
-pub(crate) struct Quota(Mutex<Counts>);
+pub struct Quota(Mutex<Counts>);
 
 #[derive(Debug)]
 struct Counts {
@@ -74,23 +74,23 @@ fn cost(count: u64, limit: u64) -> Duration {
 
 /// One rate, as it is reported to clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rate {
-    pub(crate) limit: u64,
-    pub(crate) remaining: u64,
+pub struct Rate {
+    pub limit: u64,
+    pub remaining: u64,
     /// Until none of it is used any more.
-    pub(crate) reset: Duration,
+    pub reset: Duration,
 }
 
 /// What is left to a key, of what is limited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Left {
-    pub(crate) requests: Option<Rate>,
-    pub(crate) tokens: Option<Rate>,
+pub struct Left {
+    pub requests: Option<Rate>,
+    pub tokens: Option<Rate>,
 }
 
 impl Quota {
     /// A quota of which nothing is used.
-    pub(crate) fn new(limits: Limits) -> Self {
+    pub fn new(limits: Limits) -> Self {
         let full_at = Instant::now();
         Self(Mutex::new(Counts {
             limits,
@@ -101,7 +101,7 @@ impl Quota {
     }
 
     /// Changes the limits; what is used stays used, as a part of a minute.
-    pub(crate) fn set(&self, limits: Limits) {
+    pub fn set(&self, limits: Limits) {
         self.0.lock().limits = limits;
     }
 
@@ -109,7 +109,7 @@ impl Quota {
     ///
     /// # Errors
     /// 429: nothing is left of a limit.
-    pub(crate) fn admit(self: &Arc<Self>) -> Result<OpenUse, ApiError> {
+    pub fn admit(self: &Arc<Self>) -> Result<OpenUse, ApiError> {
         self.admit_at(Instant::now())
     }
 
@@ -149,7 +149,7 @@ impl Quota {
     }
 
     /// What is left now.
-    pub(crate) fn left(&self) -> Left {
+    pub fn left(&self) -> Left {
         self.left_at(Instant::now())
     }
 
@@ -171,7 +171,7 @@ impl Quota {
 }
 
 /// 400: `sequences` of one request are more than may ever be open.
-pub(crate) fn too_many_sequences(sequences: usize, limit: u64) -> ApiError {
+pub fn too_many_sequences(sequences: usize, limit: u64) -> ApiError {
     ApiError::invalid_request(
         "n",
         format!(
@@ -183,7 +183,7 @@ pub(crate) fn too_many_sequences(sequences: usize, limit: u64) -> ApiError {
 
 /// A request that counts as open, once for each of its sequences.
 #[derive(Debug)]
-pub(crate) struct OpenUse {
+pub struct OpenUse {
     quota: Arc<Quota>,
     sequences: u64,
 }
@@ -193,7 +193,7 @@ impl OpenUse {
     ///
     /// # Errors
     /// 400 for more than the key may ever have open; 429 when others of its requests have too many.
-    pub(crate) fn widen(&mut self, sequences: u64) -> Result<(), ApiError> {
+    pub fn widen(&mut self, sequences: u64) -> Result<(), ApiError> {
         let more = sequences.saturating_sub(self.sequences);
         let mut counts = self.quota.0.lock();
         if let Some(limit) = counts.limits.concurrent {
@@ -212,7 +212,7 @@ impl OpenUse {
     }
 
     /// Counts tokens that the request has used.
-    pub(crate) fn tokens(&self, tokens: u64) {
+    pub fn tokens(&self, tokens: u64) {
         if tokens > 0 {
             self.quota.use_tokens(tokens, Instant::now());
         }

@@ -11,17 +11,17 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::Keeper;
-use crate::client::Owner;
+use inflight_clients::client::Owner;
 
 /// A response in the background.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub struct Running {
     pub(super) owner: Owner,
     /// Its object as it is now, in JSON.
     object: ArcSwap<Bytes>,
     /// `None`: it has no stream.
-    pub(crate) events: Option<Arc<Events>>,
-    pub(crate) keeper: Keeper,
+    pub events: Option<Arc<Events>>,
+    pub keeper: Keeper,
     stop: CancellationToken,
     pub(super) ended: CancellationToken,
 }
@@ -44,29 +44,29 @@ impl Running {
     }
 
     /// Its object as it is now, in JSON.
-    pub(crate) fn object(&self) -> Bytes {
+    pub fn object(&self) -> Bytes {
         Bytes::clone(&self.object.load())
     }
 
-    pub(crate) fn set_object(&self, object: Bytes) {
+    pub fn set_object(&self, object: Bytes) {
         self.object.store(Arc::new(object));
     }
 
     /// Stops it, and waits until its end is kept.
-    pub(crate) async fn stop(&self) {
+    pub async fn stop(&self) {
         self.stop.cancel();
         self.ended.cancelled().await;
     }
 
     /// Resolves once it is to stop.
-    pub(crate) async fn stopped(&self) {
+    pub async fn stopped(&self) {
         self.stop.cancelled().await;
     }
 }
 
 /// The events of a response, in the order of their numbers.
 #[derive(Debug)]
-pub(crate) struct Events {
+pub struct Events {
     log: Mutex<Log>,
     changed: Notify,
     /// Bytes that it may have.
@@ -88,7 +88,7 @@ struct Log {
 
 /// What comes next of the events.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub enum Next {
     /// Some of them, and the number of the first one after those.
     Events(Bytes, usize),
     /// There were more than are kept.
@@ -108,12 +108,12 @@ impl Events {
     }
 
     /// How many there are: the number of the next one.
-    pub(crate) fn count(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.log.lock().ends.len()
     }
 
     /// Adds whole events as they are sent.
-    pub(crate) fn append(&self, events: &[u8]) {
+    pub fn append(&self, events: &[u8]) {
         let mut log = self.log.lock();
         let length = log.bytes.len() + events.len();
         let all = self.total.load(Ordering::Relaxed) + events.len();
@@ -132,13 +132,13 @@ impl Events {
     }
 
     /// Nothing more comes.
-    pub(crate) fn end(&self) {
+    pub fn end(&self) {
         self.log.lock().is_over = true;
         self.changed.notify_waiters();
     }
 
     /// The events from number `from` on, once there are any.
-    pub(crate) async fn next(&self, from: usize) -> Next {
+    pub async fn next(&self, from: usize) -> Next {
         loop {
             let changed = self.changed.notified();
             {

@@ -13,7 +13,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::client::{ClientConnection, MAX_FETCHES};
+use inflight_clients::client::{ClientConnection, MAX_FETCHES};
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n0123456789";
 

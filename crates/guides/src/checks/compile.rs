@@ -26,7 +26,7 @@ const MAX_WORDS: usize = 300;
 /// Why the schema cannot be followed, in one line without a final period.
 pub(super) fn schema(schema: &Value) -> Result<(), String> {
     let mut schema = schema.clone();
-    inflight_guides::close(&mut schema).map_err(|problem| problem.to_string())?;
+    crate::close(&mut schema).map_err(|problem| problem.to_string())?;
     compile(TopLevelGrammar::from_json_schema(schema))
 }
 
@@ -44,7 +44,7 @@ pub(super) fn regex(text: &str) -> Result<(), String> {
 /// # Errors
 /// As for [`schema`].
 pub(super) fn lark_matcher(grammar: &str) -> Result<Matcher, String> {
-    inflight_guides::check_lark(grammar).map_err(|problem| problem.to_string())?;
+    crate::check_lark(grammar).map_err(|problem| problem.to_string())?;
     matcher(|| TopLevelGrammar::from_lark(grammar.to_owned()))
 }
 

@@ -59,7 +59,7 @@ const NAT64: Network = v6(0x64, 0xff9b, 0, 96);
 
 impl Network {
     /// Whether the address is in the range.
-    pub(crate) fn contains(&self, address: IpAddr) -> bool {
+    pub fn contains(&self, address: IpAddr) -> bool {
         match (self.first, address) {
             (IpAddr::V4(first), IpAddr::V4(address)) => {
                 let shift = 32 - u32::from(self.prefix);

@@ -16,7 +16,7 @@ use crate::quota::{OpenUse, Quota, too_many_sequences};
 
 /// Inputs up to this size are parsed, rendered and tokenized where they are: at some 2 MB/s that is 2 ms
 /// at worst, which no stream notices, and a hand-over costs more than most of them.
-pub(crate) const INLINE_BYTES: usize = 4 * 1024;
+pub const INLINE_BYTES: usize = 4 * 1024;
 /// Inputs from this size on take seconds; they have separate threads, so that an ordinary long
 /// prompt never waits for one.
 const HUGE_BYTES: usize = 1 << 20;
@@ -42,14 +42,14 @@ const SMALL_BODY: usize = 1 << 20;
 
 /// Memory that a body holds, counted for its client.
 #[derive(Debug, Default)]
-pub(crate) struct BodyMemory {
+pub struct BodyMemory {
     permit: Option<OwnedSemaphorePermit>,
     client: Option<Arc<Client>>,
 }
 
 impl BodyMemory {
     /// Nothing yet, of a request of `client`.
-    pub(crate) fn of(client: Option<&Arc<Client>>) -> Self {
+    pub fn of(client: Option<&Arc<Client>>) -> Self {
         Self {
             permit: None,
             client: client.cloned(),
@@ -72,7 +72,7 @@ impl Drop for BodyMemory {
 
 /// A request's place among the open ones, for as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Admitted {
+pub struct Admitted {
     place: OwnedSemaphorePermit,
     /// Where its key has limits.
     of_key: Option<OpenUse>,
@@ -83,11 +83,7 @@ impl Admitted {
     ///
     /// # Errors
     /// 400 for more than the server or the key may ever have open; 429 when too few are left now.
-    pub(crate) fn widen(
-        &mut self,
-        admission: &Admission,
-        sequences: usize,
-    ) -> Result<(), ApiError> {
+    pub fn widen(&mut self, admission: &Admission, sequences: usize) -> Result<(), ApiError> {
         let more = sequences.saturating_sub(self.place.num_permits());
         if more == 0 {
             return Ok(());
@@ -111,7 +107,7 @@ impl Admitted {
     }
 
     /// Counts tokens for the client's key.
-    pub(crate) fn used(&self, tokens: u64) {
+    pub fn used(&self, tokens: u64) {
         if let Some(of_key) = &self.of_key {
             of_key.tokens(tokens);
         }
@@ -120,7 +116,7 @@ impl Admitted {
 
 /// What the work on an input is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub enum Work {
     /// CPU time in proportion to the input.
     Computes,
     /// That, and waiting for a chat template, which may take until its limit whatever the input.
@@ -129,7 +125,7 @@ pub(crate) enum Work {
 
 /// All limits, shared by the handlers.
 #[derive(Debug)]
-pub(crate) struct Admission {
+pub struct Admission {
     requests: Arc<Semaphore>,
     max_requests: usize,
     max_body_units: usize,
@@ -145,7 +141,7 @@ pub(crate) struct Admission {
 impl Admission {
     /// At most `requests` at once, `threads` large inputs in work and half as many huge ones, and
     /// `body_bytes` of bodies held.
-    pub(crate) fn new(requests: usize, threads: usize, body_bytes: usize) -> Self {
+    pub fn new(requests: usize, threads: usize, body_bytes: usize) -> Self {
         let requests = requests.min(Semaphore::MAX_PERMITS);
         let body_units = body_bytes.div_ceil(BODY_UNIT).min(Semaphore::MAX_PERMITS);
         Self {
@@ -166,7 +162,7 @@ impl Admission {
     /// # Errors
     /// 429 with `Retry-After` when all are taken, when few are left and the client has many, or when nothing is left
     /// to its key.
-    pub(crate) fn admit(&self, client: Option<&Arc<Client>>) -> Result<Admitted, ApiError> {
+    pub fn admit(&self, client: Option<&Arc<Client>>) -> Result<Admitted, ApiError> {
         let few = (self.max_requests / FEW).max(1);
         let has_many = |client: &Arc<Client>| {
             client.connection_requests() > few || client.owner_requests() > 4 * few
@@ -191,7 +187,7 @@ impl Admission {
     ///
     /// # Errors
     /// 503 with `Retry-After` when other bodies hold it all, or the client's others hold their share.
-    pub(crate) fn hold(&self, held: &mut BodyMemory, bytes: usize) -> Result<(), ApiError> {
+    pub fn hold(&self, held: &mut BodyMemory, bytes: usize) -> Result<(), ApiError> {
         let need = bytes.div_ceil(BODY_UNIT).saturating_sub(held.units());
         if need == 0 {
             return Ok(());
@@ -230,7 +226,7 @@ impl Admission {
     ///
     /// # Errors
     /// What `work` returns; 503 when too many inputs wait already; 500 when the work panicked.
-    pub(crate) async fn work<T: Send + 'static>(
+    pub async fn work<T: Send + 'static>(
         &self,
         bytes: usize,
         kind: Work,

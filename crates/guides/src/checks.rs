@@ -16,7 +16,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 
-pub(crate) use self::text_grammar::{Fit, TextGrammar, TextMatch};
+pub use self::text_grammar::{Fit, TextGrammar, TextMatch};
 
 /// Verdicts in each of the two generations that are remembered.
 const REMEMBERED: usize = 1024;
@@ -35,7 +35,7 @@ type Verdict = Option<ApiError>;
 
 /// What was checked lately.
 #[derive(Debug)]
-pub(crate) struct Guides {
+pub struct Guides {
     memory: Mutex<Memory>,
     compiling: Arc<Semaphore>,
 }
@@ -78,7 +78,7 @@ impl Guides {
     ///
     /// # Errors
     /// 400: it cannot be followed; 503 when other guides take too long.
-    pub(crate) async fn check(&self, guide: &Guide) -> Result<(), ApiError> {
+    pub async fn check(&self, guide: &Guide) -> Result<(), ApiError> {
         let key = key(guide);
         let known = self.memory.lock().get(&key);
         let verdict = match known {
@@ -101,7 +101,7 @@ impl Guides {
     ///
     /// # Errors
     /// 400: it cannot be followed; 503 when other guides take too long.
-    pub(crate) async fn compile(&self, grammar: &Arc<TextGrammar>) -> Result<(), ApiError> {
+    pub async fn compile(&self, grammar: &Arc<TextGrammar>) -> Result<(), ApiError> {
         let grammar = Arc::clone(grammar);
         let work = move || {
             on_a_deep_stack(|| grammar.compile()).unwrap_or_else(|Panicked| Err(grammar.unread()))

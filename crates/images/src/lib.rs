@@ -2,6 +2,8 @@
 //! place and time. Knows a file's kind by its first bytes, and decodes none: that is the worker's work, next to the
 //! model.
 
+#![cfg_attr(test, allow(clippy::disallowed_methods))]
+
 mod data_url;
 mod fetch;
 mod network;
@@ -14,24 +16,24 @@ use fetch::Fetcher;
 use futures_util::future::try_join_all;
 use inflight_openai::ApiError;
 use inflight_openai::chat::Image;
-pub(crate) use network::Network;
+pub use network::Network;
 use parking_lot::Mutex;
-pub(crate) use rules::{HostRule, Rules};
+pub use rules::{HostRule, Rules};
 use rules::{Refusal, Target, check_kind};
 
-use crate::admission::{Admission, BodyMemory};
-use crate::client::Client;
+use inflight_clients::admission::{Admission, BodyMemory};
+use inflight_clients::client::Client;
 
 /// How images are read, shared by all requests.
 #[derive(Debug)]
-pub(crate) struct Images {
+pub struct Images {
     rules: Rules,
     fetcher: Fetcher,
 }
 
 /// An accepted image of a request.
 #[derive(Debug)]
-pub(crate) struct Wanted {
+pub struct Wanted {
     /// Where the request has it.
     path: String,
     source: Source,
@@ -45,14 +47,14 @@ enum Source {
 
 /// The files of a request's images, in their order, and the memory that they hold.
 #[derive(Debug, Default)]
-pub(crate) struct Files {
+pub struct Files {
     pub files: Vec<Bytes>,
     pub held: BodyMemory,
 }
 
 impl Images {
     /// Images under these rules.
-    pub(crate) fn new(rules: Rules) -> Self {
+    pub fn new(rules: Rules) -> Self {
         let fetcher = Fetcher::new(rules.timeout);
         Self { rules, fetcher }
     }
@@ -61,7 +63,7 @@ impl Images {
     ///
     /// # Errors
     /// 400 with the path of the image that is refused.
-    pub(crate) fn read<'a>(
+    pub fn read<'a>(
         &self,
         images: impl Iterator<Item = &'a Image>,
     ) -> Result<Vec<Wanted>, ApiError> {
@@ -95,7 +97,7 @@ impl Images {
     ///
     /// # Errors
     /// 400 with the path of the image that is refused; 503 where requests hold too much memory already.
-    pub(crate) async fn collect(
+    pub async fn collect(
         &self,
         admission: &Admission,
         client: Option<&Arc<Client>>,

@@ -18,7 +18,7 @@ const QUOTED: usize = 80;
 
 /// The limits, as the options have them.
 #[derive(Clone, Debug)]
-pub(crate) struct Rules {
+pub struct Rules {
     /// Whom images are fetched from; empty: from nobody.
     pub hosts: Vec<HostRule>,
     /// Where besides the public internet such hosts may be.

@@ -8,7 +8,6 @@ use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use http::Extensions;
-use inflight_upstream::stops::{Caller, Key};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
@@ -16,11 +15,11 @@ use tokio::time::Instant;
 use crate::quota::Quota;
 
 /// Images that a connection, an address or a key may have fetched at once; a request has as many by default.
-pub(crate) const MAX_FETCHES: usize = 16;
+pub const MAX_FETCHES: usize = 16;
 
 /// What a connection, an address or a key has open.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub struct Held {
     /// Requests from their head to the end of their response.
     requests: AtomicUsize,
     /// Memory for bodies, in the units of `admission`.
@@ -35,7 +34,7 @@ pub(crate) struct Held {
 
 impl Held {
     /// What a key has open, whose files are those of `files`. With a salt, its cached prompts are its own.
-    pub(crate) fn of_key(files: inflight_batches::Owner, cache_salt: Option<&str>) -> Self {
+    pub fn of_key(files: inflight_batches::Owner, cache_salt: Option<&str>) -> Self {
         Self {
             cache_salt: cache_salt.map(Arc::from),
             files,
@@ -44,12 +43,12 @@ impl Held {
     }
 
     /// What divides the KV cache between keys; `None`: nothing does.
-    pub(crate) fn cache_salt(&self) -> Option<Arc<str>> {
+    pub fn cache_salt(&self) -> Option<Arc<str>> {
         self.cache_salt.clone()
     }
 
     /// Whose files and batches its clients see.
-    pub(crate) fn files(&self) -> inflight_batches::Owner {
+    pub fn files(&self) -> inflight_batches::Owner {
         self.files
     }
 }
@@ -68,7 +67,7 @@ impl Default for Held {
 
 /// The open requests and bodies of each client address.
 #[derive(Debug, Default)]
-pub(crate) struct Addresses(Mutex<HashMap<IpAddr, Arc<Held>>>);
+pub struct Addresses(Mutex<HashMap<IpAddr, Arc<Held>>>);
 
 impl Addresses {
     /// The counts of `peer`'s address. `None` on the loopback interface: a proxy there sends the requests of
@@ -91,7 +90,7 @@ impl Addresses {
 }
 
 /// The address that a client's counts are under: an IPv6 host has a whole /64 to choose from.
-pub(crate) fn group(peer: IpAddr) -> IpAddr {
+pub fn group(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) if !address.is_loopback() => {
             let prefix = u128::from(address) >> 64 << 64;
@@ -103,9 +102,8 @@ pub(crate) fn group(peer: IpAddr) -> IpAddr {
 
 /// A client's connection.
 #[derive(Debug)]
-pub(crate) struct ClientConnection {
-    pub(crate) peer: IpAddr,
-    /// With the peer's address, what identifies the connection.
+pub struct ClientConnection {
+    pub peer: IpAddr,
     port: u16,
     addresses: Arc<Addresses>,
     held: Held,
@@ -116,12 +114,12 @@ pub(crate) struct ClientConnection {
     is_surplus: AtomicBool,
     is_http2: AtomicBool,
     /// Asks its task to close it.
-    pub(crate) closing: tokio::sync::Notify,
+    pub closing: tokio::sync::Notify,
 }
 
 impl ClientConnection {
     /// A connection that has just been accepted.
-    pub(crate) fn new(client: SocketAddr, addresses: &Arc<Addresses>) -> Self {
+    pub fn new(client: SocketAddr, addresses: &Arc<Addresses>) -> Self {
         let peer = client.ip();
         Self {
             peer,
@@ -136,8 +134,13 @@ impl ClientConnection {
         }
     }
 
+    /// The client's address and port, which identify the connection.
+    pub fn client(&self) -> SocketAddr {
+        SocketAddr::new(self.peer, self.port)
+    }
+
     /// How long it has had no request; `None` while it has one.
-    pub(crate) fn idle_for(&self) -> Option<Duration> {
+    pub fn idle_for(&self) -> Option<Duration> {
         if self.held.requests.load(Ordering::Acquire) > 0 {
             return None;
         }
@@ -146,22 +149,22 @@ impl ClientConnection {
     }
 
     /// Notes whether it is beyond the limit: it then gets health checks answered and nothing else.
-    pub(crate) fn set_surplus(&self, is_surplus: bool) {
+    pub fn set_surplus(&self, is_surplus: bool) {
         self.is_surplus.store(is_surplus, Ordering::Relaxed);
     }
 
     /// Notes that its requests come over HTTP/2.
-    pub(crate) fn set_http2(&self) {
+    pub fn set_http2(&self) {
         self.is_http2.store(true, Ordering::Relaxed);
     }
 
     /// Whether a request has come over HTTP/2.
-    pub(crate) fn is_http2(&self) -> bool {
+    pub fn is_http2(&self) -> bool {
         self.is_http2.load(Ordering::Relaxed)
     }
 
     /// See [`ClientConnection::set_surplus`].
-    pub(crate) fn is_surplus(&self) -> bool {
+    pub fn is_surplus(&self) -> bool {
         self.is_surplus.load(Ordering::Relaxed)
     }
 }
@@ -176,16 +179,21 @@ impl Drop for ClientConnection {
 
 /// Whose a request is: its API key's, or everybody's where none is needed.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Owner(Option<Arc<Held>>);
+pub struct Owner(Option<Arc<Held>>);
 
 impl Owner {
     /// The holder of a key, which has these counts for as long as it is valid.
-    pub(crate) fn of_key(key: &Arc<Held>) -> Self {
+    pub fn of_key(key: &Arc<Held>) -> Self {
         Self(Some(Arc::clone(key)))
     }
 
+    /// What its key has open, whose place in memory is the key's identity.
+    pub fn key(self) -> Option<Arc<Held>> {
+        self.0
+    }
+
     /// Whose files and batches it sees.
-    pub(crate) fn files(&self) -> inflight_batches::Owner {
+    pub fn files(&self) -> inflight_batches::Owner {
         self.0.as_ref().map(|key| key.files).unwrap_or_default()
     }
 }
@@ -208,14 +216,14 @@ struct KeyUse {
 
 /// One request of a client, open for as long as this lives.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub struct Client {
     connection: Arc<ClientConnection>,
     key: OnceLock<KeyUse>,
 }
 
 impl Client {
     /// A request that arrives on `connection`.
-    pub(crate) fn new(connection: Arc<ClientConnection>) -> Arc<Self> {
+    pub fn new(connection: Arc<ClientConnection>) -> Arc<Self> {
         let client = Self {
             connection,
             key: OnceLock::new(),
@@ -227,7 +235,7 @@ impl Client {
     }
 
     /// One more request of the same client, on the same connection.
-    pub(crate) fn another(&self) -> Arc<Self> {
+    pub fn another(&self) -> Arc<Self> {
         let client = Self::new(Arc::clone(&self.connection));
         if let Some(KeyUse { held, quota }) = self.key.get() {
             client.has_key(held, quota.clone());
@@ -236,33 +244,23 @@ impl Client {
     }
 
     /// The client that the server noted in a request.
-    pub(crate) fn of(extensions: &Extensions) -> Option<&Arc<Self>> {
+    pub fn of(extensions: &Extensions) -> Option<&Arc<Self>> {
         extensions.get()
     }
 
     /// Whose request it is.
-    pub(crate) fn owner(&self) -> Owner {
+    pub fn owner(&self) -> Owner {
         let key = self.key.get();
         key.map(|key| Owner::of_key(&key.held)).unwrap_or_default()
     }
 
-    /// Whose requests it may stop.
-    pub(crate) fn caller(&self) -> Caller {
-        let ClientConnection { peer, port, .. } = *self.connection;
-        match self.owner() {
-            Owner(Some(key)) => Caller::Key(Key(key)),
-            Owner(None) if peer.to_canonical().is_loopback() => Caller::ThisMachine,
-            Owner(None) => Caller::Connection(SocketAddr::new(peer, port)),
-        }
-    }
-
     /// The connection that the request came on.
-    pub(crate) fn connection(&self) -> &ClientConnection {
+    pub fn connection(&self) -> &ClientConnection {
         &self.connection
     }
 
     /// Counts the request for an API key, too; once.
-    pub(crate) fn has_key(&self, key: &Arc<Held>, quota: Option<Arc<Quota>>) {
+    pub fn has_key(&self, key: &Arc<Held>, quota: Option<Arc<Quota>>) {
         let held = Arc::clone(key);
         if self.key.set(KeyUse { held, quota }).is_ok() {
             key.requests.fetch_add(1, Ordering::AcqRel);
@@ -270,55 +268,55 @@ impl Client {
     }
 
     /// What divides the KV cache between keys; `None` without a key.
-    pub(crate) fn cache_salt(&self) -> Option<Arc<str>> {
+    pub fn cache_salt(&self) -> Option<Arc<str>> {
         self.key.get()?.held.cache_salt()
     }
 
     /// What its key may use, where that is limited.
-    pub(crate) fn quota(&self) -> Option<&Arc<Quota>> {
+    pub fn quota(&self) -> Option<&Arc<Quota>> {
         self.key.get()?.quota.as_ref()
     }
 
     /// Requests that its connection has open, this one included.
-    pub(crate) fn connection_requests(&self) -> usize {
+    pub fn connection_requests(&self) -> usize {
         self.connection.held.requests.load(Ordering::Relaxed)
     }
 
     /// Requests that its address or its key has open, whichever has more.
-    pub(crate) fn owner_requests(&self) -> usize {
+    pub fn owner_requests(&self) -> usize {
         let owners = self.owners();
         let counts = owners.map(|held| held.requests.load(Ordering::Relaxed));
         counts.max().unwrap_or(0)
     }
 
     /// Body memory that its connection holds.
-    pub(crate) fn connection_body_units(&self) -> usize {
+    pub fn connection_body_units(&self) -> usize {
         self.connection.held.body_units.load(Ordering::Relaxed)
     }
 
     /// Body memory that its address or its key holds, whichever holds more.
-    pub(crate) fn owner_body_units(&self) -> usize {
+    pub fn owner_body_units(&self) -> usize {
         let owners = self.owners();
         let counts = owners.map(|held| held.body_units.load(Ordering::Relaxed));
         counts.max().unwrap_or(0)
     }
 
     /// Counts body memory that the request takes.
-    pub(crate) fn take_body_units(&self, units: usize) {
+    pub fn take_body_units(&self, units: usize) {
         for held in self.held() {
             held.body_units.fetch_add(units, Ordering::Relaxed);
         }
     }
 
     /// Counts it as free again.
-    pub(crate) fn free_body_units(&self, units: usize) {
+    pub fn free_body_units(&self, units: usize) {
         for held in self.held() {
             held.body_units.fetch_sub(units, Ordering::Relaxed);
         }
     }
 
     /// Waits until the client may have one more image fetched, which it has for as long as the permits live.
-    pub(crate) async fn fetch_place(&self) -> Vec<SemaphorePermit<'_>> {
+    pub async fn fetch_place(&self) -> Vec<SemaphorePermit<'_>> {
         let mut permits = Vec::new();
         // Always in this order, so that no two wait for each other.
         for held in self.held() {
@@ -364,25 +362,6 @@ mod tests {
     fn connection(peer: &str, addresses: &Arc<Addresses>) -> Arc<ClientConnection> {
         let client = SocketAddr::new(peer.parse().unwrap(), 1);
         Arc::new(ClientConnection::new(client, addresses))
-    }
-
-    #[test]
-    fn a_key_a_machine_or_a_connection_may_stop_requests() {
-        let of = |client: &str, key: Option<&Arc<Held>>| {
-            let connection = ClientConnection::new(client.parse().unwrap(), &Arc::default());
-            let client = Client::new(Arc::new(connection));
-            if let Some(key) = key {
-                client.has_key(key, None);
-            }
-            client.caller()
-        };
-        assert_eq!(of("127.0.0.1:1", None), of("[::1]:2", None));
-        assert_eq!(of("[::ffff:127.0.0.1]:1", None), Caller::ThisMachine);
-        assert_ne!(of("10.0.0.5:1", None), of("10.0.0.5:2", None));
-        assert_eq!(of("10.0.0.5:1", None), of("10.0.0.5:1", None));
-        let (one, other) = (Arc::default(), Arc::default());
-        assert_eq!(of("10.0.0.5:1", Some(&one)), of("127.0.0.1:1", Some(&one)));
-        assert_ne!(of("10.0.0.5:1", Some(&one)), of("10.0.0.5:1", Some(&other)));
     }
 
     #[test]

@@ -21,7 +21,7 @@ const BUDGET: Duration = Duration::from_secs(1);
 const TOO_MANY_WAYS: &str = "max is";
 
 /// A grammar, which is compiled before its first text.
-pub(crate) struct TextGrammar {
+pub struct TextGrammar {
     grammar: InputGrammar,
     /// Each text is matched by a copy.
     compiled: OnceLock<Mutex<Matcher>>,
@@ -30,7 +30,7 @@ pub(crate) struct TextGrammar {
 }
 
 impl TextGrammar {
-    pub(crate) fn new(grammar: &InputGrammar) -> Self {
+    pub fn new(grammar: &InputGrammar) -> Self {
         Self {
             grammar: grammar.clone(),
             compiled: OnceLock::new(),
@@ -76,7 +76,7 @@ impl TextGrammar {
     }
 
     /// A match of a new text; one that fails if the grammar was never compiled.
-    pub(crate) fn begin(&self) -> TextMatch {
+    pub fn begin(&self) -> TextMatch {
         let compiled = self.compiled.get();
         TextMatch {
             matcher: compiled.map(|compiled| compiled.lock().deep_clone()),
@@ -95,7 +95,7 @@ impl fmt::Debug for TextGrammar {
 }
 
 /// How a text matches so far.
-pub(crate) struct TextMatch {
+pub struct TextMatch {
     /// `None`: it does not.
     matcher: Option<Matcher>,
     spent: Arc<AtomicU64>,
@@ -103,7 +103,7 @@ pub(crate) struct TextMatch {
 
 /// What is known of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fit {
+pub enum Fit {
     /// It may match yet.
     May,
     Never,
@@ -113,7 +113,7 @@ pub(crate) enum Fit {
 
 impl TextMatch {
     /// Takes more of the text.
-    pub(crate) fn push(&mut self, text: &str) -> Fit {
+    pub fn push(&mut self, text: &str) -> Fit {
         let Some(matcher) = &mut self.matcher else {
             return Fit::Never;
         };
@@ -137,7 +137,7 @@ impl TextMatch {
     }
 
     /// Whether the text matches as it is.
-    pub(crate) fn is_whole(&mut self) -> bool {
+    pub fn is_whole(&mut self) -> bool {
         let matcher = self.matcher.as_mut();
         matcher.is_some_and(|matcher| matcher.is_accepting().unwrap_or(false))
     }

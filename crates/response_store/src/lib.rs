@@ -15,8 +15,8 @@ use inflight_openai::responses::{Head, Item, ResponseId, Unanswered};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-pub(crate) use self::running::{Events, Next, Running};
-use crate::client::Owner;
+pub use self::running::{Events, Next, Running};
+use inflight_clients::client::Owner;
 
 /// No conversation may take more than this part of the memory, so that one cannot displace all others.
 const LARGEST_SHARE: usize = 8;
@@ -25,7 +25,7 @@ const ENTRY_BYTES: usize = 256;
 
 /// How much is kept.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Bounds {
+pub struct Bounds {
     /// 0: nothing is kept.
     pub entries: usize,
     pub bytes: usize,
@@ -34,9 +34,9 @@ pub(crate) struct Bounds {
 
 /// One request's items and those of its answer. A later response of the same conversation shares them.
 #[derive(Debug)]
-pub(crate) struct Turn {
-    pub(crate) input: Vec<Item>,
-    pub(crate) output: Vec<Item>,
+pub struct Turn {
+    pub input: Vec<Item>,
+    pub output: Vec<Item>,
     weight: Weight,
 }
 
@@ -71,16 +71,16 @@ impl Drop for Weight {
 
 /// All turns up to some response, the first one first.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Conversation(Vec<Arc<Turn>>);
+pub struct Conversation(Vec<Arc<Turn>>);
 
 impl Conversation {
     /// Every item.
-    pub(crate) fn items(&self) -> impl DoubleEndedIterator<Item = &Item> {
+    pub fn items(&self) -> impl DoubleEndedIterator<Item = &Item> {
         self.0.iter().flat_map(|turn| turn.items())
     }
 
     /// What the last response answered: all items but its own.
-    pub(crate) fn input(&self) -> impl DoubleEndedIterator<Item = &Item> {
+    pub fn input(&self) -> impl DoubleEndedIterator<Item = &Item> {
         let (last, earlier) = match self.0.split_last() {
             Some((last, earlier)) => (last.input.as_slice(), earlier),
             None => (&[][..], &[][..]),
@@ -89,25 +89,25 @@ impl Conversation {
     }
 
     /// The item of the last response, or of what it answered, that has this id.
-    pub(crate) fn item(&self, id: &str) -> Option<&Item> {
+    pub fn item(&self, id: &str) -> Option<&Item> {
         self.0.last()?.items().find(|item| item.id() == id)
     }
 
     /// The bytes of all its items.
-    pub(crate) fn weight(&self) -> usize {
+    pub fn weight(&self) -> usize {
         self.0.iter().map(|turn| turn.weight.bytes).sum()
     }
 }
 
 /// A response that was kept.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub struct Kept {
     /// The response object, in JSON.
-    pub(crate) body: Bytes,
-    pub(crate) conversation: Conversation,
-    pub(crate) is_background: bool,
+    pub body: Bytes,
+    pub conversation: Conversation,
+    pub is_background: bool,
     /// Of one in the background that is also a stream.
-    pub(crate) events: Option<Arc<Events>>,
+    pub events: Option<Arc<Events>>,
 }
 
 #[derive(Debug)]
@@ -149,7 +149,7 @@ impl Entries {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct ResponseStore {
+pub struct ResponseStore {
     bounds: Bounds,
     entries: Mutex<Entries>,
     /// In the background. As many as requests are admitted.
@@ -158,7 +158,7 @@ pub(crate) struct ResponseStore {
 }
 
 impl ResponseStore {
-    pub(crate) fn new(bounds: Bounds) -> Arc<Self> {
+    pub fn new(bounds: Bounds) -> Arc<Self> {
         Arc::new(Self {
             bounds,
             entries: Mutex::default(),
@@ -168,19 +168,19 @@ impl ResponseStore {
     }
 
     /// Whether anything is ever kept.
-    pub(crate) fn keeps(&self) -> bool {
+    pub fn keeps(&self) -> bool {
         self.bounds.entries > 0
     }
 
     /// The response of this id, if `owner` may see it.
-    pub(crate) fn find(&self, id: ResponseId, owner: &Owner) -> Option<Kept> {
+    pub fn find(&self, id: ResponseId, owner: &Owner) -> Option<Kept> {
         let mut entries = self.entries.lock();
         self.drop_old(&mut entries);
         entries.owned(id, owner).map(|entry| entry.kept.clone())
     }
 
     /// Forgets a response; false if `owner` has none of this id.
-    pub(crate) fn delete(&self, id: ResponseId, owner: &Owner) -> bool {
+    pub fn delete(&self, id: ResponseId, owner: &Owner) -> bool {
         let mut entries = self.entries.lock();
         self.drop_old(&mut entries);
         let found = entries.owned(id, owner).is_some();
@@ -190,7 +190,7 @@ impl ResponseStore {
     }
 
     /// Begins a response in the background.
-    pub(crate) fn begin(&self, keeping: Keeping, head: Head, is_streamed: bool) -> Arc<Running> {
+    pub fn begin(&self, keeping: Keeping, head: Head, is_streamed: bool) -> Arc<Running> {
         let (id, owner) = (keeping.id, keeping.owner.clone());
         let most = self.bounds.bytes / LARGEST_SHARE;
         let events = is_streamed.then(|| Events::new(most, self.bounds.bytes, &self.bytes));
@@ -209,14 +209,14 @@ impl ResponseStore {
     }
 
     /// The response of this id that runs in the background, if `owner` may see it.
-    pub(crate) fn running(&self, id: ResponseId, owner: &Owner) -> Option<Arc<Running>> {
+    pub fn running(&self, id: ResponseId, owner: &Owner) -> Option<Arc<Running>> {
         let running = self.running.lock();
         let running = running.get(&id)?;
         (running.owner == *owner).then(|| Arc::clone(running))
     }
 
     /// The task of one in the background has ended, and its end is kept.
-    pub(crate) fn end(&self, id: ResponseId) {
+    pub fn end(&self, id: ResponseId) {
         let Some(running) = self.running.lock().remove(&id) else {
             return;
         };
@@ -299,34 +299,34 @@ impl ResponseStore {
 
 /// What it takes to keep a response once it is there.
 #[derive(Debug)]
-pub(crate) struct Keeping {
-    pub(crate) store: Arc<ResponseStore>,
-    pub(crate) owner: Owner,
-    pub(crate) id: ResponseId,
-    pub(crate) earlier: Conversation,
-    pub(crate) input: Vec<Item>,
+pub struct Keeping {
+    pub store: Arc<ResponseStore>,
+    pub owner: Owner,
+    pub id: ResponseId,
+    pub earlier: Conversation,
+    pub input: Vec<Item>,
     /// `None`: its client waits for it.
-    pub(crate) background: Option<Background>,
+    pub background: Option<Background>,
 }
 
 /// What is known of a response in the background.
 #[derive(Debug)]
-pub(crate) struct Background {
+pub struct Background {
     head: Head,
     events: Option<Arc<Events>>,
 }
 
 /// Keeps a response once: the first end that is brought counts.
 #[derive(Clone, Debug)]
-pub(crate) struct Keeper(Arc<Mutex<Option<Keeping>>>);
+pub struct Keeper(Arc<Mutex<Option<Keeping>>>);
 
 impl Keeper {
-    pub(crate) fn new(keeping: Keeping) -> Self {
+    pub fn new(keeping: Keeping) -> Self {
         Self(Arc::new(Mutex::new(Some(keeping))))
     }
 
     /// Keeps the response, unless that is done.
-    pub(crate) fn keep(&self, body: Bytes, output: Vec<Item>) {
+    pub fn keep(&self, body: Bytes, output: Vec<Item>) {
         let Some(keeping) = self.0.lock().take() else {
             return;
         };
@@ -335,7 +335,7 @@ impl Keeper {
     }
 
     /// Keeps why there is no answer, if its client comes back for it. Returns whether that is its end.
-    pub(crate) fn keep_unanswered(&self, why: Unanswered<'_>) -> bool {
+    pub fn keep_unanswered(&self, why: Unanswered<'_>) -> bool {
         let body = {
             let keeping = self.0.lock();
             let background = keeping.as_ref().and_then(|one| one.background.as_ref());
@@ -349,7 +349,7 @@ impl Keeper {
     }
 
     /// What the response answers: all items but its own; `None`: it has ended.
-    pub(crate) fn with_input<T>(
+    pub fn with_input<T>(
         &self,
         read: impl FnOnce(&mut dyn DoubleEndedIterator<Item = &Item>) -> T,
     ) -> Option<T> {
