@@ -241,4 +241,50 @@ mod tests {
         keys.set(&[new("tokens=3")]);
         assert_eq!(left(b"one"), None, "its own limits are all that it has");
     }
+
+    #[test]
+    fn what_divides_keys_is_the_same_wherever_the_key_is() {
+        let key = |secret: &str, shares_cache| {
+            let fixed = ApiKey::new(secret.to_owned());
+            let keys = ApiKeys::new(Some(&fixed), None, None, shares_cache).unwrap();
+            let key = keys.find(secret.as_bytes()).unwrap();
+            let files = key.held.files();
+            assert!(Arc::ptr_eq(&keys.of_files(files).unwrap().held, &key.held));
+            assert!(keys.of_files(inflight_batches::Owner([9; 16])).is_none());
+            (key.held.cache_salt(), files)
+        };
+        let (one, other) = (key("one", false), key("other", false));
+        assert_eq!(one, key("one", false));
+        assert_ne!(one.1, other.1);
+        let salts = [one.0.unwrap(), other.0.unwrap()];
+        assert_ne!(salts[0], salts[1]);
+        for salt in salts {
+            let digits = salt.strip_suffix(':').unwrap();
+            assert_eq!(digits.len(), 32);
+            assert!(digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        }
+        assert_eq!(key("one", true), (None, one.1));
+        assert_eq!(format!("{:?}", ApiKey::new("one".to_owned())), "****");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keys_are_those_that_the_file_holds_now() {
+        let directory = std::env::temp_dir().join(format!("inflight-keys-{}", std::process::id()));
+        std::fs::write(&directory, "one\n").unwrap();
+        let file = KeyFile::read(directory.to_str().unwrap()).unwrap();
+        let keys = Arc::new(ApiKeys::new(None, Some(&file), None, false).unwrap());
+        let following = tokio::spawn(Arc::clone(&keys).follow_file());
+        let has = |key: &[u8]| keys.find(key).is_some();
+        for (text, one, two) in [
+            ("one\ntwo\n", true, true),
+            ("a key is not two words", true, true),
+            ("two\n", false, true),
+        ] {
+            std::fs::write(&directory, text).unwrap();
+            tokio::time::sleep(3 * LOOK_EVERY).await;
+            assert_eq!((has(b"one"), has(b"two")), (one, two), "{text}");
+        }
+        following.abort();
+        std::fs::remove_file(&directory).unwrap();
+    }
 }

@@ -405,4 +405,104 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn a_request_is_its_keys_or_everybodys() {
+        let key = |byte| {
+            let files = inflight_batches::Owner([byte; 16]);
+            Arc::new(Held::of_key(files, Some("salt")))
+        };
+        let (one, other) = (key(1), key(2));
+        let connection = connection("127.0.0.1", &Arc::default());
+        let with = |key: Option<&Arc<Held>>| {
+            let client = Client::new(Arc::clone(&connection));
+            if let Some(key) = key {
+                client.has_key(key, None);
+            }
+            client
+        };
+        let owners = [None, Some(&one), Some(&other)].map(|key| with(key).owner());
+        for (at, owner) in owners.iter().enumerate() {
+            for (before, same) in owners.iter().enumerate() {
+                assert_eq!(owner == same, at == before, "{at} {before}");
+            }
+        }
+        let keys = owners.clone().map(Owner::key);
+        assert!(keys[0].is_none() && Arc::ptr_eq(keys[1].as_ref().unwrap(), &one));
+        let files = owners.map(|owner| owner.files().0);
+        assert_eq!(
+            files,
+            [inflight_batches::Owner::default().0, [1; 16], [2; 16]]
+        );
+        assert_eq!(with(Some(&one)).cache_salt().as_deref(), Some("salt"));
+        assert_eq!(with(None).cache_salt(), None);
+    }
+
+    #[test]
+    fn another_request_of_a_client_is_its_keys_too() {
+        let quota = Arc::new(Quota::new("requests=1".parse().unwrap()));
+        let client = Client::new(connection("127.0.0.1", &Arc::default()));
+        client.has_key(&Arc::default(), Some(quota));
+        let another = client.another();
+        assert!(another.owner() == client.owner() && another.quota().is_some());
+        assert_eq!(
+            (client.connection_requests(), client.owner_requests()),
+            (2, 2)
+        );
+        let mut extensions = Extensions::new();
+        assert!(Client::of(&extensions).is_none());
+        extensions.insert(Arc::clone(&another));
+        assert!(Arc::ptr_eq(Client::of(&extensions).unwrap(), &another));
+    }
+
+    #[test]
+    fn a_connection_says_what_is_known_of_it() {
+        let connection = connection("192.0.2.1", &Arc::default());
+        assert_eq!(connection.client(), "192.0.2.1:1".parse().unwrap());
+        let known = || (connection.is_surplus(), connection.is_http2());
+        assert_eq!(known(), (false, false));
+        connection.set_surplus(true);
+        assert_eq!(known(), (true, false));
+        connection.set_http2();
+        connection.set_surplus(false);
+        assert_eq!(known(), (false, true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_idle_since_its_last_request() {
+        let connection = connection("192.0.2.1", &Arc::default());
+        let later = |seconds| tokio::time::sleep(Duration::from_secs(seconds));
+        let idle = || connection.idle_for().map(|idle| idle.as_secs());
+        later(5).await;
+        assert_eq!(idle(), Some(5));
+        let client = Client::new(Arc::clone(&connection));
+        later(5).await;
+        assert_eq!(idle(), None);
+        drop(client);
+        later(2).await;
+        assert_eq!(idle(), Some(2));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_address_has_few_fetches_at_once() {
+        let addresses = Arc::new(Addresses::default());
+        let clients: Vec<_> = (0..=MAX_FETCHES)
+            .map(|_| Client::new(connection("192.0.2.1", &addresses)))
+            .collect();
+        let (last, others) = clients.split_last().unwrap();
+        let mut places = Vec::new();
+        for client in others {
+            places.push(client.fetch_place().await);
+            assert_eq!(
+                places.last().unwrap().len(),
+                2,
+                "its connection and its address"
+            );
+        }
+        let second = Duration::from_secs(1);
+        let waits = tokio::time::timeout(second, last.fetch_place()).await;
+        assert!(waits.is_err());
+        places.pop();
+        assert_eq!(last.fetch_place().await.len(), 2);
+    }
 }

@@ -330,4 +330,46 @@ mod tests {
         quota.use_tokens(u64::MAX, Instant::now());
         assert!(quota.admit().is_err());
     }
+
+    #[test]
+    fn each_sequence_of_a_request_counts_as_open() {
+        let quota = quota("concurrent=4");
+        let open = || quota.0.lock().open;
+        let mut one = quota.admit().unwrap();
+        let mut two = quota.admit().unwrap();
+        one.widen(1).unwrap();
+        assert_eq!(open(), 2);
+        one.widen(3).unwrap();
+        assert_eq!(open(), 4);
+        let refused = |result: Result<(), ApiError>| result.unwrap_err().status();
+        assert_eq!(refused(two.widen(2)), 429, "others have three of four");
+        assert_eq!(refused(two.widen(5)), 400, "it can never have five");
+        assert_eq!(open(), 4);
+        drop(one);
+        assert_eq!(open(), 1);
+        two.widen(4).unwrap();
+        // Fewer than there are change nothing, and what is open may remain under a lower limit.
+        quota.set("concurrent=3".parse().unwrap());
+        two.widen(2).unwrap();
+        assert_eq!(open(), 4);
+        drop(two);
+        assert_eq!(open(), 0);
+        let mut free = Arc::new(Quota::new("tokens=5".parse().unwrap()))
+            .admit()
+            .unwrap();
+        free.widen(1000).unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tokens_of_an_open_request_are_used() {
+        let quota = quota("tokens=600");
+        let open = quota.admit().unwrap();
+        let left = || quota.left().tokens.unwrap().remaining;
+        open.tokens(0);
+        assert_eq!(left(), 600);
+        open.tokens(1);
+        assert_eq!(left(), 599);
+        open.tokens(99);
+        assert_eq!(left(), 500);
+    }
 }

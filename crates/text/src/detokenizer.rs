@@ -253,6 +253,7 @@ mod tests {
         for (count, text, left) in [
             (1, "  a b", " a b"),
             (2, "  a b", "a b"),
+            (2, "    a b", "  a b"),
             (3, "  a b", "a b"),
             (2, " a b", "a b"),
             (2, "a  b", "a  b"),

@@ -235,3 +235,6 @@ pub(crate) fn total<T>(run: impl FnOnce() -> tokenizers::Result<T>) -> Result<T,
             .unwrap_or_else(|| "the tokenizer failed".to_owned())),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -88,7 +88,7 @@ fn shows_and_holds() {
         Option<usize>,
         &'static str,
     );
-    let cases: [Case; 7] = [
+    let cases: [Case; 9] = [
         (
             &["\n\n"],
             &[("a\n", "a"), ("b", "\nb"), ("\n", ""), ("\nc", "")],
@@ -108,6 +108,9 @@ fn shows_and_holds() {
         (&["c", "abc"], &[("xab", "x"), ("c", "")], Some(1), ""),
         (&["🎉"], &[("a🎊", "a🎊"), ("b🎉", "b")], Some(0), ""),
         (&["a", "a"], &[("ba", "b")], Some(0), ""),
+        // What is not the first half of one may be that of the next.
+        (&["aab"], &[("aaab", "a")], Some(0), ""),
+        (&["abac"], &[("aba", ""), ("bac", "ab")], Some(0), ""),
     ];
     for (stops, chunks, expected, rest) in cases {
         let list: Vec<String> = stops.iter().map(|stop| (*stop).to_owned()).collect();

@@ -100,6 +100,9 @@ mod tests {
             ("sk-two", "tokens=7"),
         ];
         assert_eq!(keys, expected.map(|(key, limits)| declared(key, limits)));
+        assert_eq!(parse(&"k\n".repeat(MAX_KEYS)).unwrap().len(), MAX_KEYS);
+        let second = parse("one\n\nschl\u{fc}ssel\n").unwrap_err();
+        assert!(second.starts_with("line 3 "), "{second}");
         let many = "k\n".repeat(MAX_KEYS + 1);
         for bad in ["", "# only\n", "two words\n", "schl\u{fc}ssel\n", &many] {
             let error = parse(bad).unwrap_err();

@@ -186,6 +186,73 @@ fn words_of_sentencepiece_are_apart_where_no_token_spans_them() {
 }
 
 #[test]
+fn sentencepiece_has_its_splitter_or_none() {
+    let mut file: Value = serde_json::from_str(
+        &sentencepiece(&["▁", "a"], json!({}))
+            .to_string(false)
+            .unwrap(),
+    )
+    .unwrap();
+    for (splitter, expected) in [
+        (Value::Null, Some(Cuts::VisibleSpaces)),
+        (steps(&[]), Some(Cuts::VisibleSpaces)),
+        (
+            json!({"type": "Split", "pattern": {"String": "a"}, "behavior": "Isolated", "invert": false}),
+            None,
+        ),
+        (json!({"type": "Whitespace"}), None),
+    ] {
+        file["pre_tokenizer"] = splitter.clone();
+        let tokenizer = Tokenizer::from_bytes(file.to_string()).unwrap();
+        assert_eq!(Cuts::of(&tokenizer), expected, "{splitter}");
+    }
+}
+
+#[test]
+fn places_are_behind_words() {
+    // `|` is a place.
+    for (cuts, text) in [
+        (Cuts::Words, "a| b"),
+        (Cuts::Words, "1| b"),
+        (Cuts::Words, "é| b"),
+        (Cuts::Words, "a|\n"),
+        (Cuts::Words, "a|\""),
+        (Cuts::Words, "a|,"),
+        (Cuts::Words, "a|."),
+        (Cuts::Words, "a|:"),
+        (Cuts::Words, "a|;"),
+        (Cuts::Words, "a|)"),
+        (Cuts::Words, "a|<"),
+        (Cuts::Words, "1,"),
+        (Cuts::Words, "é,"),
+        (Cuts::Words, "a  b"),
+        (Cuts::Words, "\n b"),
+        (Cuts::Words, "\u{3000} b"),
+        (Cuts::Words, "好|，"),
+        (Cuts::Words, "好|。"),
+        (Cuts::Words, "好|、"),
+        (Cuts::Words, "好の"),
+        (Cuts::Words, "a，"),
+        (Cuts::VisibleSpaces, "a|▁b"),
+        (Cuts::VisibleSpaces, "a▁▁b"),
+        (Cuts::VisibleSpaces, "a–b"),
+        (Cuts::VisibleSpaces, "a b"),
+    ] {
+        let place = text.find('|');
+        let plain = text.replace('|', "");
+        let mut found = (1..plain.len()).filter(|at| cuts.is_place(&plain, *at));
+        let (first, second) = (found.next(), found.next());
+        // What is behind the first of two visible spaces is looked at as well.
+        let expected = if text == "a  b" || text == "a▁▁b" {
+            Some(1)
+        } else {
+            place
+        };
+        assert_eq!((first, second), (expected, None), "{text:?}");
+    }
+}
+
+#[test]
 fn parts_are_of_the_sizes_that_are_kept_and_the_same_in_other_surroundings() {
     let words: Vec<String> = (0..6000u64)
         .map(|n| format!("w{}", (n * n * 7919) % 10_007))
