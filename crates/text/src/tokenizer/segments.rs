@@ -213,4 +213,24 @@ mod tests {
         segments.encode(&tokenizer, one, &longer, &mut ids).unwrap();
         assert!(segments.seen.len() <= parts + 2);
     }
+
+    #[test]
+    fn what_is_kept_is_counted_in_bytes() {
+        let tokenizer = include_bytes!("../../tests/fixtures/tokenizers/byte_level_split.json");
+        let tokenizer = Tokenizer::from_bytes(tokenizer).unwrap();
+        let segments = Segments::of(&tokenizer).unwrap();
+        let mut expected = 0;
+        for text in ["hello", "hello world", "hello"] {
+            let mut ids = Vec::new();
+            let known = segments.seen.len();
+            segments
+                .encode(&tokenizer, Scope::default(), text, &mut ids)
+                .unwrap();
+            if segments.seen.len() > known {
+                expected += 96 + text.len() as u64 + 4 * ids.len() as u64;
+            }
+            assert_eq!(segments.seen.weight(), expected, "{text}");
+        }
+        assert_eq!(segments.seen.capacity(), 32 << 20);
+    }
 }

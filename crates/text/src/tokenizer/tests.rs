@@ -9,6 +9,7 @@ use super::affixes::Affixes;
 use super::bound::most_bytes_per_token;
 use super::decoder::{Assembly, DecoderParts};
 use super::pieces::Pieces;
+use super::segments::Segments;
 use super::*;
 
 /// GPT-2's stand-ins for bytes, but for those that `without` has, and a word of five bytes.
@@ -283,5 +284,32 @@ fn a_decoder_is_taken_apart_where_a_token_by_itself_says_its_text() {
         let parts = DecoderParts::read(library.get_decoder());
         let found = (parts.assembly, parts.strip, parts.first_differs());
         assert_eq!(found, (assembly, stripped, differs), "{decoder}");
+    }
+}
+
+#[test]
+fn segments_are_kept_where_they_do_not_depend_on_each_other() {
+    let bytes = |more: Value| {
+        let mut model = json!({"type": "BPE", "vocab": vocabulary(&[]), "merges": []});
+        let all = model.as_object_mut().unwrap();
+        all.extend(more.as_object().unwrap().clone());
+        json!({"model": model})
+    };
+    let metaspace =
+        json!({"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true});
+    for (parts, expected) in [
+        (json!({}), true),
+        (json!({"pre_tokenizer": null}), true),
+        (bytes(json!({"dropout": 0.1})), false),
+        (
+            json!({"pre_tokenizer": sequence(&[metaspace.clone()])}),
+            false,
+        ),
+        (json!({"pre_tokenizer": metaspace}), false),
+    ] {
+        let segments = Segments::of(&library(&parts));
+        assert_eq!(segments.is_some(), expected, "{parts}");
+        let shown = segments.map(|segments| format!("{segments:?}"));
+        assert!(shown.is_none_or(|shown| shown.contains("Segments")));
     }
 }
