@@ -157,7 +157,9 @@ def test_few_tiles_are_cut_and_many_are_not(monkeypatch: pytest.MonkeyPatch) -> 
     for tiles in (1, 4, 16, 17, 33, 200):
         positions = torch.full((tiles,), 24576, dtype=torch.int32, device=DEVICE)
         counts = torch.full((tiles,), CONTEXT_TILE, dtype=torch.int32, device=DEVICE)
-        plan = kernels.plan_context(Context(positions, positions, positions, counts, ()), shape, 2)
+        packed = Context(positions, positions, positions, counts, ())
+        # With a cache in FP8: otherwise some devices have other kernels, of which fewer run at a time.
+        plan = kernels.plan_context(packed, shape, 2, True)
         assert plan is not None
         parts[tiles] = int(plan.cuts[0])
         assert parts[tiles] <= plan.most

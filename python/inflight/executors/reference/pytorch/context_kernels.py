@@ -5,7 +5,8 @@ program for each would leave most of the device idle: a few rows behind a long c
 thousands. So a plan, made once an iteration on the device, cuts the keys of tiles into parts of about the
 same size: `plan` knows nothing of layers, and `context_attention` follows it in each. Layers with a window,
 whose contexts are short, and models with linear biases take one program for each tile. Sizes follow from the
-number of tiles alone, so that an iteration can be captured in a CUDA graph.
+number of tiles alone, so that an iteration can be captured in a CUDA graph. Where `hopper` has faster kernels
+for them, these attend to the parts.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
+from . import hopper
 from .operations import CONTEXT_TILE, Context, Shape, Tensor
 
 #: Keys of a piece: tiles are cut between two of them.
@@ -50,6 +52,9 @@ class ContextPlan:
     #: Parts at most, and how many tiles are joined at a time.
     most: int
     at_a_time: int
+    #: Keys of a piece, and whether `hopper` attends to the parts.
+    keys: int
+    on_hopper: bool
 
 
 @triton.jit(do_not_specialize=["tiles"])
@@ -98,17 +103,19 @@ def _plan(
         tl.store(cuts + 1 + 2 * tiles + first + part, tile, mask=part < own)
 
 
-def plan(context: Context, shape: Shape, element_size: int) -> ContextPlan | None:
-    """How the tiles of an iteration's prompts are attended to where no window is; None: a program each."""
+def plan(context: Context, shape: Shape, element_size: int, narrow: bool = False) -> ContextPlan | None:
+    """How the tiles of an iteration's prompts are attended to where no window is; None: a program each.
+    ``narrow``: the cache's numbers have fewer bytes than those of queries."""
+    if shape.slopes is not None:
+        return None
     device = context.rows.device
     tiles = context.rows.shape[0]
     together = _heads_together(shape, element_size)
     groups = shape.heads // together
-    at_a_time = max(
-        1, (_AT_A_TIME if together == 2 else _AT_A_TIME_ALONE) * _multiprocessors(device) // groups
-    )
-    if shape.slopes is not None:
-        return None
+    on_hopper = hopper.is_usable(device, shape, element_size, narrow)
+    programs = 1 if on_hopper else _AT_A_TIME if together == 2 else _AT_A_TIME_ALONE
+    at_a_time = max(1, programs * _multiprocessors(device) // groups)
+    keys = hopper.KEYS if on_hopper else _KEYS
     more, most_cut = _MORE_PARTS * at_a_time, _MOST_CUT * at_a_time
     most = tiles + more
     cuts = torch.empty(1 + 2 * tiles + most, dtype=torch.int32, device=device)
@@ -125,12 +132,12 @@ def plan(context: Context, shape: Shape, element_size: int) -> ContextPlan | Non
         MORE=more,
         MOST=_MOST_PARTS,
         MOST_CUT=most_cut,
-        JOINING=_JOINING,
-        KEYS=_KEYS,
+        JOINING=_JOINING * _KEYS // keys,
+        KEYS=keys,
         TILES=triton.next_power_of_2(tiles),
         num_warps=4,
     )
-    return ContextPlan(cuts, parts, maxima, sums, most, at_a_time)
+    return ContextPlan(cuts, parts, maxima, sums, most, at_a_time, keys, on_hopper)
 
 
 @functools.cache
@@ -500,17 +507,21 @@ def context_attention(
     }
     width = block_tables.stride(0)
     if plan is not None and window is None:
-        _attend_parts[(plan.most, shape.heads // together)](
-            queries, keys, values, block_tables, *tile,
-            plan.cuts, plan.parts, plan.maxima, plan.sums, out, scale, width, tiles,
-            TOGETHER=together, **common,
-        )  # fmt: skip
+        made = (plan.cuts, plan.parts, plan.maxima, plan.sums)
+        if plan.on_hopper:
+            programs = _multiprocessors(queries.device)
+            hopper.attend(queries, keys, values, block_tables, context, shape, made, programs, out)
+        else:
+            _attend_parts[(plan.most, shape.heads // together)](
+                queries, keys, values, block_tables, *tile, *made, out, scale, width, tiles,
+                TOGETHER=together, **common,
+            )  # fmt: skip
         grid = (plan.at_a_time, shape.heads // together, CONTEXT_TILE * together // _JOINED_ROWS)
         _join[grid](
             context.rows, context.positions, context.counts,
-            plan.cuts, plan.parts, plan.maxima, plan.sums, out, tiles, min(tiles, _MOST_CUT * plan.at_a_time),
+            *made, out, tiles, min(tiles, _MOST_CUT * plan.at_a_time),
             HEADS=shape.heads, HEAD_DIM=shape.head_dim, PADDED=common["PADDED"], ROWS=CONTEXT_TILE,
-            TOGETHER=together, TILE=_KEYS, OWN=_JOINED_ROWS, num_warps=4,
+            TOGETHER=together, TILE=plan.keys, OWN=_JOINED_ROWS, num_warps=4,
         )  # fmt: skip
         return
     if tiles * shape.heads // together < _FULL:

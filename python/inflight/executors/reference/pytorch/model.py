@@ -180,7 +180,8 @@ class TorchModel:
         generating = rows.generation_slots.shape[0]
         plan = ops.plan_generation(rows.positions[:generating], shape) if generating else None
         prompts = rows.context
-        planned = None if prompts is None else ops.plan_context(prompts, shape, self.dtype.itemsize)
+        narrow = self.cache_dtype != self.dtype
+        planned = None if prompts is None else ops.plan_context(prompts, shape, self.dtype.itemsize, narrow)
         turned, turns = self._turns(rows)
         x = self._embed(rows)
         delta: Tensor | None = None

@@ -285,9 +285,9 @@ def generation_attention(
     return torch.cat(mixed) if mixed else queries
 
 
-def plan_context(context: Context, shape: Shape, element_size: int) -> Any:  # noqa: ARG001 -- the seam's
+def plan_context(context: Context, shape: Shape, element_size: int, narrow: bool = False) -> Any:  # noqa: ARG001 -- the seam's
     """How the prompts of an iteration are attended to, in every layer, by queries whose numbers have so many
-    bytes: here, one after the other."""
+    bytes, and those of a ``narrow`` cache fewer: here, one after the other."""
     return None
 
 
