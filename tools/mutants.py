@@ -36,6 +36,14 @@ CORE = "python/inflight/executors/reference/core"
 CORE_TESTS = "tests/reference"
 
 
+#: Of `crates/upstream/src`: what has no sockets.
+DELIVERY = (
+    *("delivery", "holding", "survival", "survival/*", "expiry", "registry", "inbox", "handles"),
+    *("request_queue", "shared_stream/mailbox", "dispatch", "stops", "transcript", "forward/said"),
+    *("classify", "ending", "pulse", "placement/trust"),
+)
+
+
 @dataclass(frozen=True)
 class Area:
     """Files, as globs from the root, and the tests that are to notice: pytest's files, or, of the files of a
@@ -51,7 +59,7 @@ class Area:
 AREAS = {
     "text": Area(
         [f"crates/text/src/{name}" for name in ("stop.rs", "detokenizer.rs", "tokenizer.rs", "tokenizer/*")],
-        ("--lib", "--test=stop_strings", "--test=tokens", "--test=segments", "--test=prompts"),
+        ("--lib", "--test=stop_strings", "--test=tokens"),
         "text",
     ),
     "parsers": Area(
@@ -68,8 +76,16 @@ AREAS = {
         ("--lib",),
         "kserve",
     ),
+    "delivery": Area(
+        [f"crates/upstream/src/{name}.rs" for name in DELIVERY],
+        ("--lib", "--test=survival"),
+        "upstream",
+    ),
+    "clients": Area(("crates/clients/src/**",), ("--lib",), "clients"),
     "routing": Area(
-        ("crates/routing/src/**",), ("--lib", "--test=choices", "--test=expectations"), "routing"
+        ("crates/routing/src/**",),
+        ("--lib", "--test=choices", "--test=expectations", "--test=index_model"),
+        "routing",
     ),
     "blocks": Area(("crates/blocks/src/**",), ("--lib",), "blocks"),
     "scheduler": Area(

@@ -68,7 +68,7 @@ impl AddedTokens {
         if !tokens.values().all(is_plain) {
             return None;
         }
-        // Another form of a token is what would be looked for, and not in ASCII.
+        // Another form of a token is what would be looked for, and not in ASCII; nor is the token itself.
         let mut normalized = tokens.values().filter(|token| token.normalized);
         if !normalized.all(|token| kept.includes(&token.content)) {
             kept = Kept::Ascii;
@@ -76,8 +76,6 @@ impl AddedTokens {
         let finder = |is_normalized: bool| {
             let tokens = tokens.iter();
             let tokens = tokens.filter(|(_, token)| token.normalized == is_normalized);
-            let tokens =
-                tokens.filter(|(_, token)| !is_normalized || kept.includes(&token.content));
             let patterns: Vec<(&str, u32)> = tokens
                 .map(|(id, token)| (token.content.as_str(), *id))
                 .collect();

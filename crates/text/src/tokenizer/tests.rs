@@ -203,6 +203,7 @@ fn a_text_is_split_at_added_tokens() {
     let parts = json!({"added_tokens": [
         added(257, "<|a|>", &json!({})), added(258, "<|a|>b", &json!({})),
         added(259, "word", &json!({"normalized": true, "special": false})),
+        added(260, "ordy", &json!({})),
     ]});
     let tokens = AddedTokens::of(&library(&parts)).unwrap();
     let (text, token) = (Part::Text, Part::Token);
@@ -216,6 +217,8 @@ fn a_text_is_split_at_added_tokens() {
             vec![text("a "), token(259), text(" "), token(257), token(257)],
         ),
         ("word", vec![token(259)]),
+        // Those that are looked for in the text as it is come first.
+        ("swordy", vec![text("sw"), token(260)]),
     ] {
         let mut found = Vec::new();
         let all = tokens.split(given, |part| {
