@@ -416,3 +416,121 @@ fn uncached(work: &Work) -> f64 {
     let computed = work.tokens.saturating_sub(host).max(1);
     f64::from(computed) + HOST_SHARE * f64::from(host - work.on_device)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_spread_as_murmur_does() {
+        for (number, expected) in [
+            (0, 0x9ca066f1a4ab2eea),
+            (1, 0xe5fdc025e13eeed5),
+            (0x100000000, 0x3d98ccf19fc91c07),
+            (0xffffffffffffffff, 0x25b775faeca8f520),
+        ] {
+            assert_eq!(mixed(number), expected, "{number}");
+        }
+    }
+
+    /// Two servers, where `own` of `open` requests are this gateway's, which compute a second each.
+    fn shared(open: u32, own: u32) -> Expectations {
+        let mut expectations = Expectations::new(7);
+        for server in 0..2 {
+            expectations.add(server);
+            let mut outlook = expectations.outlooks[server as usize];
+            (outlook.open, outlook.own) = (open, own);
+            expectations.set_outlook(server, outlook);
+        }
+        expectations.compute = 1.0;
+        expectations
+    }
+
+    #[test]
+    fn servers_that_were_never_used_take_turns_by_the_seed() {
+        let expectations = shared(0, 0);
+        for server in 0..2u32 {
+            let turn = expectations.outlook(server).unwrap().last_turn;
+            assert_eq!(turn, mixed(7 ^ u64::from(server)) % FIRST_NUMBER);
+        }
+    }
+
+    #[test]
+    fn what_others_may_have_sent_is_their_share_of_what_is_open() {
+        for (open, own, share) in [(0, 0, 1.0), (4, 0, 1.0), (4, 1, 0.75), (4, 4, 0.0)] {
+            let mut expectations = shared(open, own);
+            let unseen = expectations.unseen();
+            assert!(
+                (unseen - UNSEEN * share).abs() < 1e-9,
+                "{own} of {open}: {unseen}"
+            );
+            // What a server had before does not count any more.
+            for server in 0..2 {
+                let outlook = expectations.outlooks[server as usize];
+                expectations.set_outlook(server, outlook);
+            }
+            assert_eq!(
+                (expectations.open, expectations.own),
+                (2 * u64::from(open), 2 * u64::from(own))
+            );
+        }
+    }
+
+    #[test]
+    fn a_guess_is_a_share_of_it_by_server_and_request() {
+        let expectations = shared(4, 0);
+        let prices = expectations.prices();
+        assert_eq!(prices.draw, mixed(7 ^ expectations.next_number));
+        for server in 0..64 {
+            let bits = mixed(prices.draw ^ server) >> 11;
+            let expected = prices.unseen * (bits as f64 * 0.5f64.powi(53));
+            let server = u32::try_from(server).unwrap();
+            assert!((prices.guess(server) - expected).abs() < 1e-12);
+            assert!((0.0..prices.unseen).contains(&prices.guess(server)));
+        }
+    }
+
+    #[test]
+    fn the_server_where_less_is_guessed_is_chosen() {
+        let request = crate::Request {
+            tokens: 512,
+            block_tokens: 512,
+            is_urgent: false,
+            spares_streams: false,
+            transfer: None,
+        };
+        let mut expectations = shared(4, 0);
+        for _ in 0..32 {
+            let prices = expectations.prices();
+            let guesses = [0, 1].map(|server| prices.guess(server));
+            let eligible = [0, 1].map(|server| crate::Eligible { server, delay: 0.0 });
+            let held = crate::index::Held::default();
+            let choice = crate::choose(&request, eligible, &held, &expectations, 0.0).unwrap();
+            let expected = u32::from(guesses[1] < guesses[0]);
+            assert_eq!(choice.server, expected, "{guesses:?}");
+            expectations.next_number += 1;
+        }
+    }
+
+    #[test]
+    fn what_requests_compute_is_learned() {
+        let mut expectations = shared(0, 0);
+        expectations.compute = 0.0;
+        let work = Work {
+            tokens: 1000,
+            on_device: 0,
+            on_host: 0,
+            is_urgent: false,
+            spares_streams: false,
+            is_transferred: false,
+        };
+        let mut learned = 0.0;
+        for _ in 0..3 {
+            let compute = expectations.expected(0, &work, 0.0).unwrap().compute;
+            assert!(compute > 0.0);
+            learned += (compute - learned) * NEWEST;
+            expectations.sent(0, &work, 0.0);
+            assert!((expectations.compute - learned).abs() < 1e-12);
+        }
+    }
+}

@@ -149,8 +149,8 @@ impl Index {
             let block = match self.blocks.find(*key) {
                 Some(block) => {
                     if self.blocks.get(block).parent == Parent::Unknown {
+                        // Nobody holds it yet: only what follows it was reported.
                         self.blocks.link(block, parent);
-                        self.attach_all(block);
                     }
                     block
                 }
@@ -331,17 +331,6 @@ impl Index {
             self.detached.remove(&block);
         }
         true
-    }
-
-    /// The block's parent became known: holders of all before it are attached.
-    fn attach_all(&mut self, block: BlockId) {
-        for holder in self.detached.get(&block).cloned().unwrap_or_default() {
-            if self.reaches(holder, block) {
-                self.forget_detached(holder, block);
-                self.change(block, Change::Add(holder));
-                self.attach_below(holder, block);
-            }
-        }
     }
 
     /// `holder` now holds `block` and all before it: so it does with what it holds behind it.

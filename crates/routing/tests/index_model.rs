@@ -185,10 +185,12 @@ proptest! {
 fn reports_in_any_order_and_of_nonsense_do_no_harm() {
     let mut index = Index::new(100);
     let mut held = Held::default();
+    assert!(index.is_empty());
     // The end of a prompt before its beginning.
     index.stored(1, Some(12), &[13, 14], Level::Device);
     index.find(&[11, 12, 13, 14], &mut held);
     assert_eq!(held.of(1), Depth::default());
+    assert!(!index.is_empty());
     index.stored(1, None, &[11, 12], Level::Device);
     index.find(&[11, 12, 13, 14], &mut held);
     assert_eq!((held.of(1).device, held.servers()), (4, &[1][..]));
@@ -202,4 +204,13 @@ fn reports_in_any_order_and_of_nonsense_do_no_harm() {
     index.find(&[31, 31, 31], &mut held);
     assert_eq!(held.of(1), Depth::default());
     assert!(index.is_held(2, 22) && !index.is_held(1, 22));
+}
+
+#[test]
+fn an_index_holds_as_many_blocks_as_it_may() {
+    let mut index = Index::new(3);
+    index.stored(1, None, &[11, 12, 13], Level::Device);
+    assert_eq!(index.len(), 3);
+    index.stored(1, Some(13), &[14], Level::Device);
+    assert_eq!(index.len(), 3);
 }

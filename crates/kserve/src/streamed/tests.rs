@@ -230,3 +230,13 @@ proptest! {
         check_same(&bytes);
     }
 }
+
+#[test]
+fn a_detached_response_is_in_separate_memory() {
+    let response = ResponseBuilder::new("ensemble", "a.1", 0).build();
+    let encoded = EncodedResponse::from(&streamed(response));
+    let bytes = encoded.bytes.clone();
+    let detached = encoded.detached();
+    assert_eq!(detached.bytes, bytes);
+    assert_ne!(detached.bytes.as_ptr(), bytes.as_ptr());
+}

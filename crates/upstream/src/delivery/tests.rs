@@ -254,3 +254,104 @@ async fn a_silent_server_is_left_if_another_takes_the_request_and_waited_for_oth
         assert_eq!((done, request.sent), (Ok(()), sent));
     }
 }
+
+/// Keeps what it hears.
+#[derive(Debug, Default)]
+struct Heard(parking_lot::Mutex<Vec<String>>);
+
+impl Heard {
+    fn note(&self, line: String) {
+        self.0.lock().push(line);
+    }
+}
+
+impl Witness for Heard {
+    fn sent(&self, server: &Arc<str>, because: Option<&'static str>) {
+        self.note(format!("sent to {server}, {because:?}"));
+    }
+
+    fn first_output(&self) {
+        self.note("first output".to_owned());
+    }
+
+    fn generated(&self, tokens: usize) {
+        self.note(format!("{tokens} tokens"));
+    }
+
+    fn ended(&self, code: Code) {
+        self.note(format!("ended {code:?}"));
+    }
+}
+
+#[test]
+fn a_witness_hears_how_a_request_goes() {
+    let heard = Arc::new(Heard::default());
+    let witness: Arc<dyn Witness> = Arc::clone(&heard) as _;
+    let context = CallContext {
+        witness: Some(witness),
+        ..CallContext::default()
+    };
+    let server: Arc<str> = "a:1".into();
+    context.sent(&server, None);
+    context.sent(&server, Some(RetryReason::Unavailable));
+    context.first_output_came();
+    // How many is not known yet.
+    context.generated(|| 0);
+    context.generated(|| 7);
+    context.ended(Code::Ok);
+    let lost = RetryReason::Unavailable.label();
+    assert_eq!(
+        *heard.0.lock(),
+        [
+            "sent to a:1, None".to_owned(),
+            format!("sent to a:1, Some({lost:?})"),
+            "first output".to_owned(),
+            "7 tokens".to_owned(),
+            "ended Ok".to_owned(),
+        ]
+    );
+    // Nobody is asked for a number that nobody hears.
+    CallContext::default().generated(|| unreachable!());
+}
+
+#[test]
+fn a_request_is_tried_at_a_few_servers() {
+    let mut tried = Tried::default();
+    assert!(tried.is_empty() && tried.has_room());
+    for number in 1..=MOST_SERVERS {
+        tried.add(&format!("a:{number}").into());
+        assert!(!tried.is_empty());
+        assert_eq!(tried.has_room(), number < MOST_SERVERS);
+    }
+}
+
+/// One that says nothing but what it must.
+struct Plain;
+
+impl Deliverable for Plain {
+    type Error = Code;
+
+    fn send(&mut self, _: &mut Tried, _: Option<RetryReason>) -> Result<Sent, Code> {
+        Err(Code::NotFound)
+    }
+
+    async fn begin(&mut self) -> Result<(), Code> {
+        Ok(())
+    }
+
+    fn retry_reason(&self, _: &Code) -> Option<RetryReason> {
+        None
+    }
+
+    fn give_up(&mut self, _: GivenUp) -> Code {
+        Code::Aborted
+    }
+}
+
+#[tokio::test]
+async fn a_request_waits_for_no_other_server_unless_it_says_so() {
+    let mut plain = Plain;
+    assert!(!plain.survives());
+    assert_eq!(plain.outlive(Code::Unavailable, 1), Err(Code::Unavailable));
+    assert_eq!(plain.complete().await, Ok(()));
+}

@@ -1,17 +1,23 @@
 //! Requests that a worker's queue does not take.
 
 use std::sync::Arc;
+use std::task::{Context, Waker};
 
 use inflight_kserve::assets::{self, ModelDescription};
+use inflight_kserve::step::FinishReason;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use super::*;
 use crate::connection::Transport;
 use crate::delivery::Tried;
+use crate::inbox::ChoiceOutputs;
+use crate::model::dialect::{Surroundings, describe};
 use crate::model::sampling_params::SamplingParams;
 use crate::model::served::{Protocol, ServedModel};
 use crate::phases::Disaggregate;
 use crate::placement::BlockKeys;
+use crate::registry::{Registry, SequenceOutput};
 use crate::table::Table;
 
 /// What went to workers, in order.
@@ -25,11 +31,20 @@ struct Queue {
 }
 
 impl Transport for Queue {
-    fn send(&self, _: Handle, prompt: &PromptRequest<'_>, _: u32) -> Result<(), NotSent> {
+    fn send(&self, _: Handle, prompt: &PromptRequest<'_>, choice: u32) -> Result<(), NotSent> {
         let is_context = matches!(prompt.phases, Phases::Context);
         let which = if is_context { "context" } else { "whole" };
         let took = if self.is_full { "refused" } else { "took" };
-        let line = format!("{} {took} {which}", self.address);
+        let mut line = format!("{} {took} {which}", self.address);
+        if prompt.params.max_tokens > 1 {
+            let before: Vec<_> = prompt
+                .generated
+                .iter()
+                .flatten()
+                .map(|it| it.len())
+                .collect();
+            line = format!("{} {choice} {before:?}", prompt.text);
+        }
         self.log.lock().push(line);
         match self.is_full {
             true => Err(NotSent::Full),
@@ -137,4 +152,132 @@ fn workers_for_contexts_that_are_full_do_not_count_as_reached() {
     let log = log.lock();
     assert_eq!(log[..3], refused);
     assert_eq!(log[3..], ["w3 took whole", "w3 stop"]);
+}
+
+/// A model of a plain Triton server, which generates one sequence a request.
+fn triton() -> Protocol {
+    use inflight_kserve::inference::{DataType, ModelConfig, ModelInput, ModelOutput};
+    let input = |name: &str, kind: DataType, optional| ModelInput {
+        name: name.to_owned(),
+        data_type: kind as i32,
+        dims: vec![-1],
+        optional,
+        ..ModelInput::default()
+    };
+    let config = ModelConfig {
+        name: "m".to_owned(),
+        max_batch_size: 8,
+        input: vec![
+            input("text_input", DataType::TypeString, false),
+            input("max_tokens", DataType::TypeInt32, false),
+        ],
+        output: vec![ModelOutput {
+            name: "text_output".to_owned(),
+            data_type: DataType::TypeString as i32,
+            ..ModelOutput::default()
+        }],
+        ..ModelConfig::default()
+    };
+    let surroundings = Surroundings {
+        decoupled: false,
+        excludes_prompt: true,
+        adds_special_tokens: false,
+    };
+    Protocol::Triton(Arc::new(describe(&config, surroundings).unwrap().unwrap()))
+}
+
+#[test]
+fn each_choice_of_each_prompt_has_its_place() {
+    let mut params = SamplingParams::greedy();
+    params.max_tokens = 9;
+    // Of the second prompt the first and the third choice had begun, and the second had ended.
+    let begun: [Option<&[i32]>; 3] = [Some(&[5]), None, Some(&[6, 7])];
+    let prompt = |text, generated, phases| PromptRequest {
+        params: &params,
+        tokens: &[1, 2, 3],
+        text,
+        stop: &[],
+        is_counted: true,
+        request_id: "",
+        trace: None,
+        timeout: None,
+        generated,
+        phases,
+    };
+    let of_one = [
+        "first 0 []",
+        "first 1 []",
+        "first 2 []",
+        "second 0 [1]",
+        "second 2 [2]",
+    ];
+    for (protocol, sent, sequences, places) in [
+        (triton(), &of_one[..], 1, &[0, 1, 2, 3, 4, 5][..]),
+        (
+            Protocol::StepBatching,
+            &["first 0 []", "second 0 [1, 2]"],
+            3,
+            &[0, 3],
+        ),
+    ] {
+        let log = Log::default();
+        let address: Arc<str> = "w0".into();
+        let queue = Queue {
+            address: Arc::clone(&address),
+            is_full: false,
+            log: Arc::clone(&log),
+        };
+        let served = ServedModel {
+            description: ModelDescription::default(),
+            text: None,
+            template: None,
+            protocol,
+        };
+        let registry = Arc::<Registry>::default();
+        let connection = Connection::new(
+            address,
+            Arc::new(served),
+            Arc::default(),
+            Box::new(queue),
+            Arc::clone(&registry),
+        );
+        let prompts = [
+            prompt("first", &[], Phases::Both),
+            prompt("second", &begun, Phases::Both),
+        ];
+        let connection = Arc::new(connection);
+        let dispatched = send_all(Arc::clone(&connection), None, &prompts, 3, true).unwrap();
+        assert_eq!(*log.lock(), sent);
+        let handles = &dispatched.handles;
+        assert_eq!(
+            (handles.count(), handles.sequences()),
+            (places.len(), sequences)
+        );
+        assert_eq!((handles.worker(), handles.is_context()), ("w0", false));
+        // What comes for a handle is its first choice's. The one that had ended has none.
+        let mut expected = places.to_vec();
+        for handle in &handles.handles {
+            let output = SequenceOutput {
+                tokens: vec![8],
+                finish: FinishReason::NotFinished,
+                last: false,
+                details: None,
+            };
+            registry.deliver(*handle, output, Instant::now());
+        }
+        expected.retain(|place| !(sequences == 1 && *place == 4));
+        let mut outputs = ChoiceOutputs::default();
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(
+            dispatched
+                .inbox
+                .poll_take(&mut context, &mut outputs)
+                .is_ready()
+        );
+        let found: Vec<u32> = outputs.list.iter().map(|one| one.choice).collect();
+        assert_eq!(found, expected);
+        let contexts = [prompt("context", &[], Phases::Context)];
+        let context = send_all(connection, None, &contexts, 1, false).unwrap();
+        assert!(context.handles.is_context());
+    }
 }
