@@ -329,4 +329,25 @@ mod tests {
         }
         assert!(hand_overs.expected(64) < 0.02);
     }
+
+    #[test]
+    fn a_hand_over_takes_what_each_does_and_its_tokens() {
+        let then = |moved_tokens| Choice {
+            moved_tokens,
+            ..choice(0.0, 1.0, 0, 0.0)
+        };
+        // A long one says all of what a token takes.
+        let mut long = HandOvers::default();
+        long.learn(&then(4096), 4.096);
+        assert!((long.token_s() - 1e-3).abs() < 1e-12);
+        assert_eq!((long.token.samples, long.each.samples), (1.0, 0.0));
+        // One of half the length says half of both, and the next ones agree.
+        let mut half = HandOvers::default();
+        for samples in [0.5, 1.0, 1.5] {
+            half.learn(&then(2048), 1.0);
+            assert!((half.each.value - 0.5).abs() < 1e-12, "{half:?}");
+            assert!((half.token_s() - 0.5 / 2048.0).abs() < 1e-12, "{half:?}");
+            assert_eq!((half.token.samples, half.each.samples), (samples, samples));
+        }
+    }
 }

@@ -25,3 +25,19 @@ impl Ending {
         let _ = self.0.subscribe().wait_for(|begun| *begun).await;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn it_has_begun_for_all_of_its_copies() {
+        let ending = Ending::default();
+        let copy = ending.clone();
+        assert!(!copy.has_begun());
+        let waits = tokio::spawn(async move { copy.begun().await });
+        ending.begin();
+        waits.await.unwrap();
+        assert!(ending.has_begun());
+    }
+}

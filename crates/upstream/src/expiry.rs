@@ -129,6 +129,7 @@ mod tests {
         assert_eq!(given_up, [GivenUp::ShuttingDown; 2]);
         assert_eq!(begun.elapsed(), Duration::from_secs(1));
         assert_eq!(Expiry::new(&ending, None).await, GivenUp::ShuttingDown);
+        assert!(format!("{:?}", Expiry::new(&ending, None)).contains("Expiry"));
     }
 
     #[tokio::test(start_paused = true)]

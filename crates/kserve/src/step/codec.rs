@@ -95,7 +95,7 @@ impl StepBatch {
     }
 
     /// The size of the columns in bytes, nearly, so that encoding allocates once.
-    fn byte_size(&self) -> usize {
+    pub(super) fn byte_size(&self) -> usize {
         // Per row: handle 8, sequence index and offset 4 each, finish reason and final 1 each.
         let errors = self
             .errors
@@ -105,7 +105,7 @@ impl StepBatch {
         let prompts = self
             .prompt_log_probs
             .iter()
-            .map(|prompt| 16 + 4 * prompt.values.len() + 8 * prompt.top_ids.len())
+            .map(|prompt| 12 + 4 * prompt.values.len() + 8 * prompt.top_ids.len())
             .sum::<usize>();
         let phases = self
             .context_phases

@@ -469,3 +469,111 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn the_size_that_is_set_aside_is_that_of_the_columns() {
+    const ROWS: usize = 200;
+    let plain = || RowSpec {
+        handle: 7,
+        tokens: vec![],
+        finish: 0,
+        is_final: false,
+        error: None,
+        has_log_probs: false,
+        top: None,
+        cached: None,
+        prompt: None,
+    };
+    let tokens = |count: usize| vec![1; count];
+    for (name, row) in [
+        ("rows", plain()),
+        (
+            "tokens",
+            RowSpec {
+                tokens: tokens(9),
+                ..plain()
+            },
+        ),
+        (
+            "errors",
+            RowSpec {
+                error: Some("why".repeat(9)),
+                ..plain()
+            },
+        ),
+        (
+            "log probabilities",
+            RowSpec {
+                tokens: tokens(9),
+                has_log_probs: true,
+                ..plain()
+            },
+        ),
+        (
+            "rows of them",
+            RowSpec {
+                has_log_probs: true,
+                ..plain()
+            },
+        ),
+        (
+            "alternatives",
+            RowSpec {
+                tokens: tokens(5),
+                top: Some(8),
+                ..plain()
+            },
+        ),
+        (
+            "rows of these",
+            RowSpec {
+                top: Some(8),
+                ..plain()
+            },
+        ),
+        (
+            "cached tokens",
+            RowSpec {
+                cached: Some(5),
+                ..plain()
+            },
+        ),
+        (
+            "context phases",
+            RowSpec {
+                finish: 3,
+                ..plain()
+            },
+        ),
+        (
+            "prompts",
+            RowSpec {
+                prompt: Some((20, 0)),
+                ..plain()
+            },
+        ),
+        (
+            "their alternatives",
+            RowSpec {
+                prompt: Some((5, 7)),
+                ..plain()
+            },
+        ),
+        (
+            "rows of prompts",
+            RowSpec {
+                prompt: Some((0, 0)),
+                ..plain()
+            },
+        ),
+    ] {
+        let batch = batch(&vec![row; ROWS]);
+        let message = message(&batch);
+        let needed: usize = message.raw_output_contents.iter().map(Bytes::len).sum();
+        let size = batch.byte_size();
+        assert!(
+            (needed..needed + needed / 5 + 32).contains(&size),
+            "{name}: {size} for {needed}"
+        );
+    }
+}

@@ -79,6 +79,14 @@ mod tests {
                 "{odd:?}"
             );
         }
+        // Short prompts say little: together they are a full sample.
+        let mut pace = Pace::default();
+        let count = (FULL_SAMPLE / 16.0) as usize;
+        for number in 1..=count {
+            assert_eq!(pace.seconds(), None, "{number}");
+            pace.learn(16, 0.016);
+        }
+        assert!(near(pace.seconds().unwrap(), 1e-3));
         // A server that became slower for good.
         assert!(near(
             learned(&[&steady[..], &[(8192, 4.096); 40]].concat()),

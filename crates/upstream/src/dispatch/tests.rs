@@ -276,6 +276,10 @@ fn each_choice_of_each_prompt_has_its_place() {
         );
         let found: Vec<u32> = outputs.list.iter().map(|one| one.choice).collect();
         assert_eq!(found, expected);
+        let count = sent.len();
+        handles.cancel(1);
+        handles.cancel(99);
+        assert_eq!(log.lock()[count..], ["w0 stop"]);
         let contexts = [prompt("context", &[], Phases::Context)];
         let context = send_all(connection, None, &contexts, 1, false).unwrap();
         assert!(context.handles.is_context());
