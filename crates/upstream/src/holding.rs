@@ -274,3 +274,6 @@ impl<M: Mover> Holding<M> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
