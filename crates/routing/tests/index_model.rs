@@ -204,6 +204,17 @@ fn reports_in_any_order_and_of_nonsense_do_no_harm() {
     index.find(&[31, 31, 31], &mut held);
     assert_eq!(held.of(1), Depth::default());
     assert!(index.is_held(2, 22) && !index.is_held(1, 22));
+    index.stored(2, None, &[41], Level::Device);
+    index.find(&[41], &mut held);
+    assert_eq!(held.servers(), [2]);
+    // Of all that nothing is left: a circle would keep itself.
+    for server in 0..8 {
+        index.cleared(server);
+    }
+    for _ in 0..16 {
+        index.removed(0, &[], Level::Device);
+    }
+    assert!(index.is_empty());
 }
 
 #[test]

@@ -134,6 +134,14 @@ fn two_rows() -> StepBatch {
 }
 
 #[test]
+fn rows_make_a_batch() {
+    let batch = two_rows();
+    assert_eq!(batch.rows().collect::<StepBatch>(), batch);
+    let handles: Vec<String> = batch.ids.iter().map(ToString::to_string).collect();
+    assert_eq!(handles, ["7", "8"]);
+}
+
+#[test]
 fn an_empty_batch_means_nothing_moved() {
     let empty = StepBatch::default();
     assert_eq!(StepBatch::decode(&message(&empty)), Ok(empty));

@@ -91,3 +91,29 @@ impl Holders {
         self.free.append(&mut self.sweeping);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_used_again_once_it_was_swept() {
+        let mut holders = Holders::default();
+        let [device, any] = [Memory::Device, Memory::Any].map(|memory| holders.number(3, memory));
+        assert!(!holders.is_sweeping());
+        holders.give_up(3);
+        assert!(holders.is_sweeping());
+        assert_eq!((holders.owner(device), holders.owner(any)), (None, None));
+        let fresh = holders.number(3, Memory::Device);
+        assert!(fresh != device && fresh != any);
+        // What is given up during a sweep waits for the next one.
+        holders.give_up(3);
+        holders.swept();
+        let again = [0, 1].map(|server| holders.number(server, Memory::Device));
+        assert!(again.contains(&device) && again.contains(&any), "{again:?}");
+        assert!(holders.is_sweeping());
+        holders.swept();
+        assert!(!holders.is_sweeping());
+        assert_eq!(holders.number(2, Memory::Any), fresh);
+    }
+}

@@ -172,6 +172,12 @@ mod tests {
         let one = sets.step(EMPTY, Change::Add(1));
         let two = sets.step(one, Change::Add(2));
         sets.release(two);
+        let one = sets.step(EMPTY, Change::Add(1));
+        let two = sets.step(one, Change::Add(2));
+        sets.release(two);
+        let one = sets.step(EMPTY, Change::Add(1));
+        let again = sets.step(one, Change::Add(2));
+        assert_eq!(sets.members(again), [1, 2]);
         let other = sets.step(EMPTY, Change::Add(9));
         let other = sets.step(other, Change::Add(2));
         assert_eq!(sets.members(other), [2, 9]);

@@ -1,4 +1,4 @@
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use inflight_kserve::step;
@@ -313,4 +313,41 @@ fn rows_reach_readers_on_other_threads_once_and_in_order() {
     }
     disturbing.join().unwrap();
     assert_eq!(registry.handles.active(), 0);
+}
+
+#[test]
+fn a_notice_is_for_every_open_request() {
+    let registry = Registry::default();
+    let inboxes: [Arc<Inbox>; 2] = Default::default();
+    for inbox in &inboxes {
+        let opened = registry.open(Arc::clone(inbox), sequences(0, 1, 0, 8));
+        opened.unwrap();
+    }
+    registry.notify(Notice::Leaving);
+    for inbox in &inboxes {
+        let mut context = Context::from_waker(Waker::noop());
+        let taken = inbox.poll_take(&mut context, &mut ChoiceOutputs::default());
+        assert!(matches!(taken, Poll::Ready(arrived) if arrived.notice == Some(Notice::Leaving)));
+    }
+}
+
+#[test]
+fn one_request_fails_and_no_other() {
+    let registry = Registry::default();
+    let inboxes: [Arc<Inbox>; 2] = Default::default();
+    let handles = inboxes.each_ref().map(|inbox| {
+        let opened = registry.open(Arc::clone(inbox), sequences(0, 1, 0, 8));
+        opened.unwrap()
+    });
+    let why = Status::deadline_exceeded("late");
+    let now = Instant::now();
+    assert!(registry.handles.fail(handles[0], &why, now).is_some());
+    assert!(
+        registry.handles.fail(handles[0], &why, now).is_none(),
+        "it is closed"
+    );
+    let outputs = read(&inboxes[0]);
+    let error = outputs.list[0].details.as_ref().unwrap().error.clone();
+    assert_eq!(error, Some((Code::DeadlineExceeded, "late".to_owned())));
+    assert_eq!(registry.handles.active(), 1);
 }
