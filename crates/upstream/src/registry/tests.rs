@@ -1,7 +1,7 @@
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use inflight_kserve::step;
+use inflight_kserve::step::{self, PromptLogProbs};
 use tonic::Code;
 
 use super::*;
@@ -350,4 +350,79 @@ fn one_request_fails_and_no_other() {
     let error = outputs.list[0].details.as_ref().unwrap().error.clone();
     assert_eq!(error, Some((Code::DeadlineExceeded, "late".to_owned())));
     assert_eq!(registry.handles.active(), 1);
+}
+
+#[test]
+fn what_an_answer_brings_is_counted() {
+    let registry = Registry::default();
+    let inbox = Arc::new(Inbox::default());
+    let handle = registry.open(Arc::clone(&inbox), sequences(2, 1, 0, 8));
+    let handle = handle.unwrap();
+    let deliver = |tokens: &[i32], generated, last| {
+        let details = OutputDetails {
+            generated,
+            ..OutputDetails::default()
+        };
+        let output = SequenceOutput {
+            tokens: tokens.to_vec(),
+            finish: FinishReason::NotFinished,
+            last,
+            details: (generated > 0).then(|| Box::new(details)),
+        };
+        registry.deliver(handle, output, Instant::now())
+    };
+    assert_eq!(deliver(&[1, 2, 3], 0, false), 3);
+    // A text of so many tokens, which are not named.
+    assert_eq!(deliver(&[], 5, false), 5);
+    assert_eq!(deliver(&[4, 5], 5, true), 7);
+    assert_eq!(deliver(&[6], 0, false), 0, "its last one has come");
+    let outputs = read(&inbox);
+    assert!(outputs.list.iter().all(|one| one.choice == 2));
+    assert_eq!(outputs.tokens, [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn all_that_a_row_says_reaches_its_reader() {
+    let registry = Registry::default();
+    let inbox = Arc::new(Inbox::default());
+    let handle = registry.open(Arc::clone(&inbox), sequences(0, 1, 0, 8));
+    let mut all = batch(&[(handle.unwrap(), 0, &[1], 0, 1)]);
+    all.errors = vec![step::RowError {
+        row: 0,
+        code: Code::ResourceExhausted,
+        text: "full".to_owned(),
+        retry_after_ms: 250,
+    }];
+    (all.log_prob_rows, all.log_probs) = (vec![0], vec![-0.5]);
+    (all.top_log_prob_rows, all.top_log_prob_widths) = (vec![0], vec![2]);
+    (all.top_log_prob_ids, all.top_log_probs) = (vec![8, 9], vec![-0.25, -2.0]);
+    all.cached_tokens = vec![(0, 3)];
+    let params = bytes::Bytes::from_static(b"state");
+    all.context_phases = vec![step::ContextPhase {
+        row: 0,
+        params: params.clone(),
+    }];
+    let prompt = PromptLogProbs {
+        row: 0,
+        values: vec![-1.0],
+        width: 0,
+        top_ids: vec![],
+        top_values: vec![],
+    };
+    all.prompt_log_probs = vec![prompt.clone()];
+    registry.distribute(&all, Instant::now());
+    let details = read(&inbox).list[0].details.take().unwrap();
+    let expected = OutputDetails {
+        error: Some((Code::ResourceExhausted, "full".to_owned())),
+        retry_after_ms: 250,
+        log_probs: vec![-0.5],
+        top_width: 2,
+        top_ids: vec![8, 9],
+        top_values: vec![-0.25, -2.0],
+        cached_tokens: Some(3),
+        context_phase: Some(params),
+        prompt_log_probs: Some(prompt),
+        ..OutputDetails::default()
+    };
+    assert_eq!(*details, expected);
 }
