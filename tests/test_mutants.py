@@ -36,7 +36,7 @@ def test_answers_are_about_code_that_is_there() -> None:
             function, _, lines = change.partition(": ")
             if not lines:
                 # `replace < with <= in spread`, `replace take -> u32 with 0`: as `cargo mutants` says it.
-                whole = change.removeprefix("replace ").partition(" -> ")[0]
+                whole = change.removeprefix("replace ").partition(" -> ")[0].partition(" with ")[0]
                 function = change.rpartition(" in ")[2] if " in " in change else whole
             assert function.rpartition(".")[2].rpartition("::")[2] in code, change
             assert all(line in code for line in lines.partition(" -> ")[0].split("; ")), change

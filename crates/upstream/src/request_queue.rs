@@ -195,11 +195,14 @@ mod tests {
 
     #[test]
     fn a_stop_takes_back_a_request_that_has_not_left() {
-        let queue = Arc::new(RequestQueue::new(4));
+        let queue = Arc::new(RequestQueue::new(2));
         let mut stream = queue.stream();
-        queue.send(Handle::new(1), named("1")).unwrap();
+        for handle in [1, 1, 1] {
+            // It leaves room for another one.
+            queue.send(Handle::new(handle), named("1")).unwrap();
+            queue.stop(Handle::new(handle), || named("stop 1"));
+        }
         queue.send(Handle::new(2), named("2")).unwrap();
-        queue.stop(Handle::new(1), || named("stop 1"));
         assert_eq!(drain(&mut stream), ["2"]);
         queue.stop(Handle::new(2), || named("stop 2"));
         assert_eq!(drain(&mut stream), ["stop 2"]);
