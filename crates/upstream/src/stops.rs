@@ -165,6 +165,8 @@ mod tests {
     use tonic::Code;
 
     use super::*;
+    use crate::pool::Pool;
+    use crate::table::Table;
 
     fn at(address: &str) -> Caller {
         Caller::Connection(address.parse::<SocketAddr>().unwrap())
@@ -216,5 +218,55 @@ mod tests {
         };
         let (stopped, ()) = tokio::join!(stop, end);
         assert!(stopped.unwrap().is_none());
+    }
+
+    /// Where a request is that a server has under this id.
+    fn sent_as(id: &str) -> Source {
+        let options = inflight_kserve::client::TransportOptions::default();
+        let pool = Pool::new("localhost:1", &Arc::default(), &options, None).unwrap();
+        let table = Table::new(&["localhost:1".to_owned()]);
+        Source {
+            link: pool.link(),
+            picked: Picked {
+                slot: Arc::clone(&table.workers()[0]),
+                pool: Arc::new(pool),
+                model: "m".to_owned(),
+            },
+            id: id.to_owned(),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_stop_goes_where_its_request_is() {
+        let stops = Stops::default();
+        let stoppable = stops.name("a", &Caller::ThisMachine);
+        assert!(stoppable.source().is_none());
+        for id in ["a.1", "a.2"] {
+            stoppable.is_at(sent_as(id));
+            assert_eq!(stoppable.source().unwrap().id, id);
+            let found = stops.find("a", &Caller::ThisMachine).await.unwrap();
+            assert_eq!(found.unwrap().id, id);
+        }
+        // The newest of those with one name.
+        let newer = stops.name("a", &Caller::ThisMachine);
+        newer.is_at(sent_as("a.3"));
+        let found = stops.find("a", &Caller::ThisMachine).await.unwrap();
+        assert_eq!(found.unwrap().id, "a.3");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_not_stopped_is_named() {
+        let stops = Stops::default();
+        let long = format!("a\n{}", "b".repeat(200));
+        let _stoppable = stops.name(&long, &Caller::ThisMachine);
+        for (caller, code) in [
+            (Caller::ThisMachine, Code::Unavailable),
+            (at("10.0.0.5:1"), Code::PermissionDenied),
+        ] {
+            let refused = stops.find(&long, &caller).await.unwrap_err();
+            assert_eq!(refused.code(), code);
+            let shown = format!("`a\\n{}`", "b".repeat(61));
+            assert!(refused.message().contains(&shown), "{refused}");
+        }
     }
 }

@@ -362,7 +362,6 @@ fn word_to_json(word: &str) -> Option<String> {
         None => (digits.as_str(), ""),
     };
     let mantissa = match mantissa.split_once('.') {
-        Some(("", "")) => return None,
         Some(("", fraction)) => format!("0.{fraction}"),
         Some((whole, "")) => format!("{whole}.0"),
         _ => mantissa.to_owned(),
@@ -483,8 +482,18 @@ mod tests {
             ("+0x1F", "31"),
             (".5", "0.5"),
             ("5.e3", "5.0e3"),
+            ("-0b101", "-5"),
+            ("0o17", "15"),
             ("True", "true"),
+            ("False", "false"),
             ("None", "null"),
+            ("true", "true"),
+            ("false", "false"),
+            ("null", "null"),
+            (
+                "'\\n\\r\\t\\b\\f\\a\\v\\\\'",
+                "\"\\n\\r\\t\\b\\f\\u0007\\u000b\\\\\"",
+            ),
             ("''", "\"\""),
             ("'it\\'s \"so\"'", "\"it's \\\"so\\\"\""),
             ("\"\"\"a\n\"b\" ''\"\"\"", "\"a\\n\\\"b\\\" ''\""),
@@ -528,6 +537,11 @@ mod tests {
             "f'x'",
             "'\\N{DASH}'",
             "1__0",
+            "1_",
+            "_1",
+            "+_1",
+            "0x+1",
+            ".e5",
             "007",
             "1e",
             ".",
@@ -540,6 +554,21 @@ mod tests {
             "--1",
         ] {
             assert_eq!(to_json(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn zeros_in_front_of_a_number_go() {
+        for (word, expected) in [
+            ("012", Some("12")),
+            ("-007", Some("-7")),
+            ("000", Some("0")),
+            ("0x1", None),
+            ("012a", None),
+            ("12", None),
+            ("", None),
+        ] {
+            assert_eq!(without_zeros(word).as_deref(), expected, "{word}");
         }
     }
 
