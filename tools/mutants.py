@@ -76,11 +76,7 @@ AREAS = {
         ("--lib",),
         "kserve",
     ),
-    "delivery": Area(
-        [f"crates/upstream/src/{name}.rs" for name in DELIVERY],
-        ("--lib", "--test=survival"),
-        "upstream",
-    ),
+    "delivery": Area([f"crates/upstream/src/{name}.rs" for name in DELIVERY], ("--lib",), "upstream"),
     "clients": Area(("crates/clients/src/**",), ("--lib",), "clients"),
     "routing": Area(
         ("crates/routing/src/**",),

@@ -474,3 +474,6 @@ impl<E> Survival<E> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

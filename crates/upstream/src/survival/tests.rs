@@ -1,16 +1,11 @@
 //! How long a request that is to continue elsewhere is offered, and which of its moves count, in virtual time. The
 //! servers are doubles that take it, or do not.
 
-use std::task::{Context, Waker};
-use std::time::Duration;
+use std::task::Waker;
 
-use inflight_upstream::delivery::ResumeLimits;
-use inflight_upstream::dispatch::NotDispatched;
-use inflight_upstream::inbox::Notice;
-use inflight_upstream::metrics::{Resumes, RetryReason};
-use inflight_upstream::process::Life;
-use inflight_upstream::survival::{Movable, Mover, Step, Survival, Way, Work};
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
+
+use super::*;
 
 /// How long a request waits for a server.
 const WAIT: Duration = Duration::from_secs(30);
