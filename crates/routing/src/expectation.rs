@@ -443,6 +443,7 @@ mod tests {
             expectations.set_outlook(server, outlook);
         }
         expectations.compute = 1.0;
+        expectations.next_number += 5;
         expectations
     }
 

@@ -365,6 +365,10 @@ fn qwen3_coder() {
             "||weather({\"city\": \"a\\n<parameter=other>\\n<parameter=city>b</function>c\"})",
         ),
         (
+            "<tool_call><function=time><parameter=a>b\n<parameter=c d>e</parameter></function></tool_call>",
+            "||time({\"a\": \"b\\n<parameter=c d>e\"})",
+        ),
+        (
             "<tool_call><function=time><parameter=a>b<parameter=c>d <parameter=</parameter></function></tool_call>",
             "||time({\"a\": \"b<parameter=c>d <parameter=\"})",
         ),
@@ -530,6 +534,27 @@ fn llama3_json() {
 }
 
 #[test]
+fn what_follows_may_be_longer_than_a_name() {
+    let long = "y".repeat(300);
+    for (format, text, expected) in [
+        (
+            ToolFormat::Pythonic,
+            format!("[search(query='{long}')]"),
+            format!("||search({{\"query\": \"{long}\"}})"),
+        ),
+        (
+            ToolFormat::Qwen3Coder,
+            format!(
+                "<tool_call><function=weather><parameter=city>Dallas</function></tool_call> {long}"
+            ),
+            format!("| {long}|weather({{\"city\": \"Dallas\"}})"),
+        ),
+    ] {
+        check(only_tools(format), &options(), &[(&text, &expected)]);
+    }
+}
+
+#[test]
 fn pythonic() {
     let table = [
         (
@@ -589,6 +614,14 @@ fn pythonic() {
             "|Use <function_calls> tags: time()|",
         ),
         ("<function_calls>time() so", "| so|time({})"),
+        (
+            "I look. <function_calls>time()</function_calls>",
+            "|I look. |time({})",
+        ),
+        // Only one that opens them makes lines of them.
+        ("time()", "|time()|"),
+        ("[time() time()]", "| time()]|time({})"),
+        ("[time(=1)]", "|[time(=1)]|"),
         // The end of the answer decides.
         ("[time(a='b')", "||time({\"a\": \"b\"})"),
         ("[time(a='b'", "||time({\"a\": \"b\")!"),
