@@ -305,7 +305,7 @@ fn segments_are_kept_where_they_do_not_depend_on_each_other() {
         (json!({"pre_tokenizer": null}), true),
         (bytes(json!({"dropout": 0.1})), false),
         (
-            json!({"pre_tokenizer": sequence(&[metaspace.clone()])}),
+            json!({"pre_tokenizer": sequence(std::slice::from_ref(&metaspace))}),
             false,
         ),
         (json!({"pre_tokenizer": metaspace}), false),

@@ -238,3 +238,52 @@ async fn a_second_loss_has_its_own_time_until_its_server_is_missed() {
     let later = poll_at(&mut survival, true, false);
     assert!(matches!(later, Step::Failed(())), "{later:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_ends_servers_on_trial_stays() {
+    for (reason, tried) in [(RetryReason::Unavailable, 3), (RetryReason::Full, 12)] {
+        let mut survival = begun();
+        survival.notice(Notice::Leaving);
+        for number in 1..=tried {
+            sleep(SECOND).await;
+            let step = poll(&mut survival, true);
+            assert!(
+                matches!(step, Step::Moved(..)),
+                "{reason:?} {number}: {step:?}"
+            );
+            survival.take_back(Some(reason), &Life::default());
+            // One that is full has not ended.
+            let is_enough = reason == RetryReason::Unavailable && number == tried;
+            assert_eq!(survival.is_due(), !is_enough, "{reason:?} {number}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_context_is_handed_over_until_something_new_comes() {
+    for ends in [
+        |survival: &mut Survival<()>| survival.heard(true, Instant::now()),
+        |survival: &mut Survival<()>| lose(survival, RetryReason::Unavailable),
+    ] {
+        let mut survival = begun();
+        survival.hand_over(());
+        assert!(!survival.is_handed_over(), "no server has it");
+        assert!(matches!(poll(&mut survival, true), Step::Moved(_, None)));
+        assert!(survival.is_handed_over());
+        ends(&mut survival);
+        assert!(!survival.is_handed_over());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_notice_that_comes_again_changes_nothing() {
+    let mut survival = begun();
+    survival.notice(Notice::Silent);
+    assert!(matches!(poll(&mut survival, false), Step::Stays));
+    survival.notice(Notice::Silent);
+    // It is offered again in its time.
+    assert!(matches!(poll(&mut survival, true), Step::Stays));
+    // Another one is offered at once.
+    survival.notice(Notice::Leaving);
+    assert!(matches!(poll(&mut survival, true), Step::Moved(..)));
+}
