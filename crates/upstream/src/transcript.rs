@@ -141,4 +141,19 @@ mod tests {
         let old = begun().take(&[1, 2, 3], b"abc", true).unwrap();
         assert_eq!((old.tokens, old.text), (3, 2));
     }
+
+    #[test]
+    fn new_tokens_are_appended_unless_a_server_repeats() {
+        let mut transcript = Transcript::default();
+        assert!(transcript.is_empty() && !transcript.is_behind());
+        assert!(transcript.append(&[1, 2]) && transcript.append(&[3]));
+        assert_eq!(transcript.tokens(), [1, 2, 3]);
+        assert!(!transcript.is_empty() && !transcript.is_behind());
+        transcript.replay();
+        assert!(transcript.is_behind() && !transcript.append(&[1]));
+        assert_eq!(transcript.tokens(), [1, 2, 3]);
+        let mut text = Transcript::default();
+        text.take(&[], b"a", false).unwrap();
+        assert!(!text.is_empty() && text.text_bytes() == 1);
+    }
 }

@@ -18,6 +18,7 @@ use crate::model::served::{Protocol, ServedModel};
 use crate::phases::Disaggregate;
 use crate::placement::BlockKeys;
 use crate::registry::{Registry, SequenceOutput};
+use crate::survival::Work;
 use crate::table::Table;
 
 /// What went to workers, in order.
@@ -276,6 +277,9 @@ fn each_choice_of_each_prompt_has_its_place() {
         );
         let found: Vec<u32> = outputs.list.iter().map(|one| one.choice).collect();
         assert_eq!(found, expected);
+        assert_eq!(Work::server(&dispatched), "w0");
+        assert!(std::ptr::eq(dispatched.life(), connection.life()));
+        assert!(dispatched.server_stays());
         let count = sent.len();
         handles.cancel(1);
         handles.cancel(99);
@@ -283,5 +287,7 @@ fn each_choice_of_each_prompt_has_its_place() {
         let contexts = [prompt("context", &[], Phases::Context)];
         let context = send_all(connection, None, &contexts, 1, false).unwrap();
         assert!(context.handles.is_context());
+        context.handles.connection().leave();
+        assert!(!dispatched.server_stays());
     }
 }

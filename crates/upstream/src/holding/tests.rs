@@ -290,6 +290,7 @@ async fn another_server_continues_behind_a_context() {
     assert!(matches!(fixture.poll(), Step::Moved((), None)));
     assert_eq!(fixture.state(), ("b", vec!["b"]));
     let mut fixture = Fixture::new(&[]);
+    assert!(!fixture.holding.survival().unwrap().has_outlived());
     assert_eq!(fixture.holding.outlive("gone", 2), Ok(()));
     assert!(fixture.holding.survival().unwrap().has_outlived());
     assert!(matches!(fixture.poll(), Step::Waits));

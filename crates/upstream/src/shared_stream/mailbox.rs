@@ -226,4 +226,27 @@ mod tests {
         mailbox.discard();
         assert_eq!(backlog.load(Ordering::Relaxed), 0);
     }
+
+    #[test]
+    fn the_last_response_ends_it() {
+        let mailbox = Mailbox::new(Arc::default());
+        let now = Instant::now();
+        mailbox.put(response("1"), false, now).unwrap();
+        mailbox.put(response("2"), true, now).unwrap();
+        assert!(matches!(take(&mailbox), Poll::Ready(Ok(ids)) if ids == ["1", "2"]));
+        assert!(matches!(take(&mailbox), Poll::Ready(Ok(ids)) if ids.is_empty()));
+    }
+
+    #[test]
+    fn the_limit_counts_what_comes() {
+        let size = response("1").size();
+        for (waiting, fits) in [(MAX_BACKLOG - size, true), (MAX_BACKLOG - size + 1, false)] {
+            let mailbox = Mailbox::new(Arc::new(AtomicUsize::new(waiting)));
+            let put = || mailbox.put(response("1"), false, Instant::now()).is_ok();
+            for _ in 0..FREE {
+                assert!(put());
+            }
+            assert_eq!(put(), fits);
+        }
+    }
 }

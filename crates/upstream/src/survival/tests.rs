@@ -287,3 +287,14 @@ async fn a_notice_that_comes_again_changes_nothing() {
     survival.notice(Notice::Leaving);
     assert!(matches!(poll(&mut survival, true), Step::Moved(..)));
 }
+
+#[test]
+fn a_server_may_get_a_request_again_unless_something_is_wrong_with_it() {
+    let wrong = [
+        RetryReason::Unavailable,
+        RetryReason::Silent,
+        RetryReason::Leaving,
+    ];
+    assert!(may_return(None) && may_return(Some(RetryReason::Full)));
+    assert!(wrong.into_iter().all(|reason| !may_return(Some(reason))));
+}
