@@ -88,3 +88,75 @@ impl Losses {
         last.is_none_or(|loss| loss.at.elapsed() >= ENDING)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+
+    fn lost(most: u32, lives: &[&Life]) -> Losses {
+        let mut losses = Losses::new(most);
+        for life in lives {
+            losses.add(life);
+        }
+        losses
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn three_in_a_row_without_output_are_enough() {
+        let gone = Life::default();
+        assert!(!lost(16, &[&gone; 2]).are_enough());
+        assert!(lost(16, &[&gone; 3]).are_enough());
+        let mut losses = lost(16, &[&gone; 2]);
+        losses.bear_fruit();
+        losses.add(&gone);
+        assert!(!losses.are_enough());
+        // Those before the first output count as well.
+        let mut losses = Losses::new(16);
+        losses.begin_after(2);
+        assert!(!losses.are_enough());
+        losses.add(&gone);
+        assert!(losses.are_enough());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_moves_so_often_and_no_more() {
+        let gone = Life::default();
+        let mut losses = Losses::new(4);
+        for _ in 0..4 {
+            losses.add(&gone);
+            losses.bear_fruit();
+            assert!(!losses.are_enough());
+        }
+        losses.add(&gone);
+        assert!(losses.are_enough());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_survives_the_loss_does_not_count() {
+        let alive = Life::default().next(7);
+        let losses = lost(16, &[&alive; 3]);
+        assert!(losses.are_enough(), "it may be ending");
+        sleep(MISSED_WITHIN).await;
+        assert!(!losses.are_enough(), "it is still connected");
+        alive.part();
+        assert!(losses.are_enough(), "it was missed later");
+        // It is back, the same process as before.
+        let again = alive.next(7);
+        assert!(!losses.are_enough());
+        again.part();
+        assert!(!losses.are_enough());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_loss_is_long_ago_once_a_server_would_be_missed() {
+        let mut losses = Losses::new(16);
+        assert!(losses.are_long_ago());
+        losses.add(&Life::default());
+        sleep(ENDING / 2).await;
+        assert!(!losses.are_long_ago());
+        sleep(ENDING / 2).await;
+        assert!(losses.are_long_ago());
+    }
+}

@@ -135,3 +135,56 @@ impl Moves {
         Some(self.report).filter(|report| report.times > 0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn what_is_reported_adds_up() {
+        let start = Instant::now();
+        let at = |seconds: u32| start + seconds * SECOND;
+        let made = |tokens, since| Move {
+            reason: RetryReason::Unavailable,
+            tokens,
+            since: at(since),
+        };
+        let mut moves = Moves::new(true, Resumes::default());
+        moves.bear_fruit(at(1));
+        assert!(moves.report().is_none());
+        moves.add(made(10, 2));
+        moves.bear_fruit(at(4));
+        // One that failed before it brought anything: the pause is all of it.
+        moves.add(made(20, 5));
+        moves.add(made(21, 6));
+        moves.bear_fruit(at(8));
+        let report = moves.report().unwrap();
+        assert_eq!(
+            report.to_string(),
+            "times=2, replayed=2, tokens=31, pause-ms=7000"
+        );
+        // What began anew is reported as before, and nothing that led to it counts.
+        moves.add(made(99, 9));
+        moves.restart();
+        moves.bear_fruit(at(20));
+        assert_eq!(moves.report().unwrap().to_string(), report.to_string());
+    }
+
+    #[test]
+    fn a_pause_without_output_before_begins_with_the_first_loss() {
+        let start = Instant::now();
+        let mut moves = Moves::new(false, Resumes::default());
+        for tokens in [1, 2] {
+            moves.add(Move {
+                reason: RetryReason::Silent,
+                tokens,
+                since: start + u32::try_from(tokens).unwrap() * SECOND,
+            });
+        }
+        moves.bear_fruit(start + 5 * SECOND);
+        let found = moves.report().unwrap().to_string();
+        assert_eq!(found, "times=1, replayed=0, tokens=2, pause-ms=4000");
+    }
+}
