@@ -426,3 +426,39 @@ fn all_that_a_row_says_reaches_its_reader() {
     };
     assert_eq!(*details, expected);
 }
+
+/// How often a task was woken.
+#[derive(Default)]
+struct Woken(std::sync::atomic::AtomicUsize);
+
+impl std::task::Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn a_message_wakes_each_reader_once() {
+    let registry = Registry::default();
+    let woken: [Arc<Woken>; 3] = Default::default();
+    let inboxes: [Arc<Inbox>; 3] = Default::default();
+    let handles = inboxes.each_ref().map(|inbox| {
+        let opened = registry.open(Arc::clone(inbox), sequences(0, 1, 0, 8));
+        opened.unwrap()
+    });
+    for (inbox, woken) in inboxes.iter().zip(&woken) {
+        let waker = Waker::from(Arc::clone(woken));
+        let mut context = Context::from_waker(&waker);
+        let taken = inbox.poll_take(&mut context, &mut ChoiceOutputs::default());
+        assert!(taken.is_pending());
+    }
+    let [first, second, _] = handles;
+    let rows = batch(&[
+        (first, 0, &[1], 0, 0),
+        (second, 0, &[1], 0, 0),
+        (first, 0, &[2], 0, 0),
+    ]);
+    registry.distribute(&rows, Instant::now());
+    let counts = woken.map(|woken| woken.0.load(std::sync::atomic::Ordering::Relaxed));
+    assert_eq!(counts, [1, 1, 0]);
+}
