@@ -236,6 +236,25 @@ fn gemma4_has_bounds() {
 }
 
 #[test]
+fn a_marker_announces_other_json_only_where_it_does_for_the_model() {
+    let call = "[{\"name\": \"time\", \"arguments\": {}}]";
+    for (tools, text, expected) in [
+        (
+            ToolFormat::Phi4MiniJson,
+            format!("<|tool_call|>json{call}"),
+            format!("|<|tool_call|>json{call}|"),
+        ),
+        (
+            ToolFormat::Xlam,
+            format!("[TOOL_CALLS]json{call}"),
+            "||time({})".to_owned(),
+        ),
+    ] {
+        check(only_tools(tools), &options(), &[(&text, &expected)]);
+    }
+}
+
+#[test]
 fn objects_behind_a_marker() {
     let call = "{\"name\": \"time\", \"arguments\": {\"a\": [\"]\"]}}";
     let arguments = "time({\"a\": [\"]\"]})";

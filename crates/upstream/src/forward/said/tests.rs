@@ -272,3 +272,15 @@ fn a_stop_ends_what_was_not_repeated_to_its_end() {
         }
     }
 }
+
+#[test]
+fn what_is_new_passes_as_it_came() {
+    let mut said = Said::default();
+    assert!(said.is_empty());
+    for (sequence, tokens) in [(0, &[5, 6][..]), (1, &[5]), (0, &[7])] {
+        let response = core(sequence, tokens, 0.0, false);
+        let taken = said.take(&response.view().unwrap(), false).unwrap();
+        assert!(matches!(taken, Novelty::New), "{tokens:?}");
+        assert!(!said.is_empty());
+    }
+}
