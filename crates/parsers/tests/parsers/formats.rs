@@ -721,6 +721,14 @@ fn deepseek() {
         ),
         ("a <｜b", "|a <｜b|"),
         (
+            "<｜tool▁call▁begin｜>tool<｜tool▁sep｜>time\n```json\n{}\n```<｜tool▁call▁end｜>",
+            "|<｜tool▁call▁begin｜>tool<｜tool▁sep｜>time\n```json\n{}\n```<｜tool▁call▁end｜>|",
+        ),
+        (
+            "<｜tool▁call▁begin｜>time<｜tool▁sep｜>{}<｜tool▁call▁end｜> after",
+            "| after|time({})",
+        ),
+        (
             "<｜tool▁call▁begin｜>time<｜tool▁sep｜>x",
             "|<｜tool▁call▁begin｜>time<｜tool▁sep｜>x|",
         ),
@@ -749,6 +757,10 @@ fn kimi_k2() {
         (
             "<|tool_calls_section_begin|> <|tool_call_begin|> time <|tool_call_argument_begin|> {} <|tool_call_end|> <|tool_calls_section_end|> after",
             "| after|time:time({})",
+        ),
+        (
+            "<|tool_call_begin|>functions.time:x<|tool_call_argument_begin|>{}",
+            "|<|tool_call_begin|>functions.time:x<|tool_call_argument_begin|>{}|",
         ),
         (
             "<|tool_call_begin|>functions.nobody:0<|tool_call_argument_begin|>{}",
