@@ -284,3 +284,24 @@ fn what_is_new_passes_as_it_came() {
         assert!(!said.is_empty());
     }
 }
+
+#[test]
+fn a_count_of_another_type_is_left_as_it_came() {
+    let mut out = ResponseBuilder::new("ensemble", "1", 64);
+    out.push_bytes(output::TEXT, &[1], ["ab"])
+        .push(output::OUTPUT_TOKENS, &[1, 1], &[7_i64]);
+    let old = Old { tokens: 0, text: 1 };
+    let repeated = Repeated {
+        old,
+        ..Repeated::default()
+    };
+    let rest = cut(encoded(out), repeated).unwrap();
+    let view = rest.view().unwrap();
+    let outputs = view.outputs().unwrap();
+    assert_eq!(
+        outputs.require(output::TEXT).unwrap().string().unwrap(),
+        "b"
+    );
+    let counts: Vec<i64> = outputs.values(output::OUTPUT_TOKENS).unwrap().unwrap();
+    assert_eq!(counts, [7]);
+}
