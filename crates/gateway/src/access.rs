@@ -10,6 +10,8 @@ use std::sync::Arc;
 use axum::extract::Request;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
 use http_body::Body as _;
+use inflight_clients::api_key::{ApiKeys, Key};
+use inflight_clients::client::Client;
 use inflight_openai::ApiError;
 use tokio::task::JoinSet;
 use tower_http::cors::CorsLayer;
@@ -18,8 +20,6 @@ use self::browser::Browsers;
 use self::throttle::Throttle;
 use crate::error;
 use crate::options::GatewayOptions;
-use inflight_clients::api_key::{ApiKeys, Key};
-use inflight_clients::client::Client;
 
 /// What is answered even when there are too many connections.
 const PROBES: [&str; 3] = ["/health", "/ping", "/v2/health"];

@@ -11,13 +11,13 @@ use std::time::Duration;
 use inflight_base::error_chain;
 use inflight_base::wall_clock::unix_seconds;
 use inflight_batches::{Claim, Close, Load, Status, Store, StoreError, room};
+use inflight_clients::client::{Addresses, ClientConnection};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use self::held::{Held, Ran};
 use crate::batches::Batches;
 use crate::state::AppState;
-use inflight_clients::client::{Addresses, ClientConnection};
 
 /// How often leases are renewed, and others' looked at.
 const TICK: Duration = Duration::from_secs(1);

@@ -11,6 +11,7 @@ use futures_util::future::BoxFuture;
 use http::Extensions;
 use inflight_base::accept::accept;
 use inflight_base::net::Listener;
+use inflight_clients::client::{Addresses, Client, ClientConnection};
 use inflight_kserve::client::{TransportOptions, server};
 use inflight_kserve::inference as wire;
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
@@ -28,7 +29,6 @@ use crate::middleware::RequestContext;
 use crate::requests::{Witnessed, shortened};
 use crate::server::{Port, within_grace};
 use crate::state::AppState;
-use inflight_clients::client::{Addresses, Client, ClientConnection};
 
 /// The method of a call whose answer comes in one piece.
 const ONE: &str = "ModelInfer";

@@ -13,6 +13,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use http::{HeaderValue, Method, StatusCode, Version, header};
+use inflight_clients::client::{Client, Owner};
 use inflight_openai::ApiError;
 use inflight_upstream::trace::EntryPoint;
 
@@ -24,7 +25,6 @@ use crate::error::{self, Failure};
 use crate::request_body;
 use crate::requests::{End, Requests};
 use crate::state::AppState;
-use inflight_clients::client::{Client, Owner};
 
 /// What is known of a path before its handler runs.
 #[derive(Clone, Copy, Debug)]

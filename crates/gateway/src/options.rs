@@ -6,10 +6,13 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, ArgGroup, Command, CommandFactory, Parser};
 use http::{HeaderValue, Uri};
 use inflight_batches::{DataUrl, ObjectsUrl};
+use inflight_clients::api_key::{ApiKey, KeyFile};
+use inflight_clients::quota::Limits;
 use inflight_discovery::address::{endpoint_address, worker_address};
 use inflight_discovery::etcd::EtcdPlace;
 use inflight_discovery::file::AddressFile;
 use inflight_discovery::kubernetes::{Api, CREDENTIALS, ServiceName};
+use inflight_images::{HostRule, Network};
 use inflight_openai::ReasoningField;
 use inflight_parsers::{ReasoningFormat, ToolFormat};
 use inflight_traces::DEFAULT_RATIO;
@@ -21,9 +24,6 @@ use crate::log::LogFormat;
 use crate::template_option::{
     ChatTemplateOption, HistoryTemplate, history_template, history_template_file,
 };
-use inflight_clients::api_key::{ApiKey, KeyFile};
-use inflight_clients::quota::Limits;
-use inflight_images::{HostRule, Network};
 
 /// An OpenAI-compatible gateway in front of Inflight workers and Triton servers.
 #[derive(Clone, Debug, Parser)]

@@ -13,6 +13,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use inflight_base::accept::accept;
 use inflight_base::net::Listener;
+use inflight_clients::admission::{Admitted, BodyMemory};
 use inflight_ext_proc::messages::external_processor_server::{
     ExternalProcessor, ExternalProcessorServer,
 };
@@ -38,7 +39,6 @@ use crate::handlers::asking::Asking;
 use crate::handlers::picking::Sought;
 use crate::server::{Port, within_grace};
 use crate::state::AppState;
-use inflight_clients::admission::{Admitted, BodyMemory};
 
 /// Answers that may wait for the proxy.
 const WAITING: usize = 16;

@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use inflight_base::wall_clock;
+use inflight_clients::client::Owner;
 use parking_lot::Mutex;
 use slotmap::{DefaultKey, SlotMap};
 use smallvec::SmallVec;
@@ -18,7 +19,6 @@ use tokio::time::Instant;
 
 pub(crate) use self::witnessed::Witnessed;
 use crate::error::Failure;
-use inflight_clients::client::Owner;
 
 /// Kept of requests that have ended: minutes of an ordinary gateway, in some hundred kilobytes.
 pub(crate) const MOST_ENDED: usize = 512;

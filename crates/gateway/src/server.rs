@@ -27,6 +27,7 @@ use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulConnection;
 use hyper_util::service::TowerToHyperService;
 use inflight_base::net::{Connection as _, Ending, Listener};
+use inflight_clients::client::{Addresses, Client, ClientConnection};
 use inflight_tls::{ServerStream, ServerTls};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
@@ -35,7 +36,6 @@ use tokio::sync::watch;
 use self::connections::{Connections, idle};
 use self::socket::{GuardedSocket, Protocol};
 use self::unread_bodies::{DeliveredBody, StreamExecutor};
-use inflight_clients::client::{Addresses, Client, ClientConnection};
 
 /// Where clients connect, and how.
 #[derive(Debug)]

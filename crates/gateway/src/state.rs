@@ -4,7 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use inflight_clients::admission::{Admission, Work};
+use inflight_guides::checks::Guides;
+use inflight_images::{Images, Rules};
 use inflight_openai::ReasoningField;
+use inflight_response_store::{Bounds, ResponseStore};
 use inflight_traces::Tracer;
 use inflight_upstream::delivery::ResumeLimits;
 use inflight_upstream::ending::Ending;
@@ -19,10 +23,6 @@ use crate::batches::Batches;
 use crate::metrics::Metrics;
 use crate::options::GatewayOptions;
 use crate::requests::Requests;
-use inflight_clients::admission::{Admission, Work};
-use inflight_guides::checks::Guides;
-use inflight_images::{Images, Rules};
-use inflight_response_store::{Bounds, ResponseStore};
 
 /// All bodies together may take 16 times the largest one, but never less than this, so that a small
 /// limit on one body does not limit how many there are.

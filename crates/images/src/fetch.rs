@@ -18,6 +18,7 @@ use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
 use http_body_util::{BodyExt, Empty};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use inflight_clients::client::Client;
 use inflight_openai::ApiError;
 use inflight_tls::{HandshakeError, WebTls};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -28,7 +29,6 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Stop;
 use super::rules::{Refusal, Rules, Target, check_kind, quoted};
-use inflight_clients::client::Client;
 
 /// Redirects that are followed; a shop's or a cloud's take one or two.
 const MAX_REDIRECTS: usize = 3;

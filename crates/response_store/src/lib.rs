@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use inflight_clients::client::Owner;
 use inflight_openai::ApiError;
 use inflight_openai::responses::{Head, Item, ResponseId, Unanswered};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 pub use self::running::{Events, Next, Running};
-use inflight_clients::client::Owner;
 
 /// No conversation may take more than this part of the memory, so that one cannot displace all others.
 const LARGEST_SHARE: usize = 8;

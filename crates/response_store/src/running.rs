@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
+use inflight_clients::client::Owner;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::Keeper;
-use inflight_clients::client::Owner;
 
 /// A response in the background.
 #[derive(Debug)]

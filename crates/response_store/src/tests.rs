@@ -1,7 +1,7 @@
+use inflight_clients::client::Held;
 use inflight_openai::responses::{self, InputItem};
 
 use super::*;
-use inflight_clients::client::Held;
 
 fn store(entries: usize, bytes: usize, age_s: u64) -> Arc<ResponseStore> {
     ResponseStore::new(Bounds {

@@ -13,6 +13,8 @@ use http::{HeaderMap, header};
 use http_body_util::BodyExt;
 use inflight_anthropic::batches as anthropic;
 use inflight_batches::Dialect;
+use inflight_clients::api_key::Key;
+use inflight_clients::client::{Client, ClientConnection};
 use inflight_openai::{ApiError, batches as openai};
 use inflight_upstream::table::NoModel;
 use serde_json::value::RawValue;
@@ -22,8 +24,6 @@ use crate::handlers::locate::named_model;
 use crate::handlers::{chat, completions, embeddings, messages, responses};
 use crate::middleware::RequestContext;
 use crate::state::AppState;
-use inflight_clients::api_key::Key;
-use inflight_clients::client::{Client, ClientConnection};
 
 /// How often a line is tried that fails on the server's side.
 const MOST_TRIES: u32 = 5;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
+use inflight_clients::admission::Work;
 use inflight_openai::ApiError;
 use inflight_openai::lora::{LoadAdapter, UnloadAdapter};
 use inflight_upstream::adapter_control::{Change, Outcome, change};
@@ -16,7 +17,6 @@ use super::asking::Asking;
 use super::{generate, models};
 use crate::error::HttpError;
 use crate::state::AppState;
-use inflight_clients::admission::Work;
 
 /// `POST /v1/load_lora_adapter`.
 pub(crate) async fn load_adapter(

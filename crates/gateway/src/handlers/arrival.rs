@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use inflight_clients::admission::Admitted;
+use inflight_clients::client::{Client, Owner};
 use inflight_upstream::delivery::{CallContext, Permit};
 
 use crate::middleware::RequestContext;
-use inflight_clients::admission::Admitted;
-use inflight_clients::client::{Client, Owner};
 
 /// Where a request came from, and its place among the admitted ones.
 #[derive(Debug)]

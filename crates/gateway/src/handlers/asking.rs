@@ -5,11 +5,11 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
+use inflight_clients::client::Client;
 use inflight_openai::Generation;
 use inflight_text::Scope;
 
 use crate::state::AppState;
-use inflight_clients::client::Client;
 
 /// See the module.
 pub(crate) struct Asking<'a> {

@@ -11,6 +11,7 @@ use futures_util::stream;
 use http_body_util::BodyExt;
 use inflight_openai::ApiError;
 use inflight_openai::responses::{AnswerWriter, Head, ResponseId, Unanswered, in_own_words};
+use inflight_response_store::{Events, Keeping, Next, ResponseStore, Running};
 
 use super::answering;
 use super::arrival::Arrival;
@@ -18,7 +19,6 @@ use super::prepared::Prepared;
 use crate::state::AppState;
 use crate::stream::body::EventBody;
 use crate::stream::responses::{ResponseWriter, whole};
-use inflight_response_store::{Events, Keeping, Next, ResponseStore, Running};
 
 /// The event with which a stream ends that does not end as its answer.
 fn error_event(number: usize, code: &str, message: &str) -> Bytes {

@@ -11,6 +11,7 @@ use inflight_batches::{
     BatchId, BatchList, BatchObject, Dialect, FileId, NewBatch, Owner, Page, Store, StoreError,
     Window,
 };
+use inflight_clients::admission::Work;
 use inflight_openai::batches::BatchRequest;
 use inflight_openai::{ApiError, ListQuery, PageLimit};
 use serde_json::value::RawValue;
@@ -23,7 +24,6 @@ use crate::batches;
 use crate::error::HttpError;
 use crate::query;
 use crate::state::AppState;
-use inflight_clients::admission::Work;
 
 /// OpenAI's.
 const BATCHES: PageLimit = PageLimit {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use inflight_images::Wanted;
 use inflight_openai::chat::{self, ChatRequest, Message, Role, TemplateOptions};
 use inflight_openai::{ApiError, Generation, IgnoredFields, Parsed};
 use inflight_parsers::{CallIdForm, Format, ToolFormat};
@@ -29,7 +30,6 @@ use crate::error::HttpError;
 use crate::state::AppState;
 use crate::stream::details::Shape;
 use crate::translate::requested::Requested;
-use inflight_images::Wanted;
 
 /// `POST /v1/chat/completions`.
 pub(crate) async fn create_chat_completion(

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
+use inflight_clients::admission::Work;
 use inflight_openai::completions::{self, CompletionRequest, Prompt};
 use inflight_openai::{ApiError, Parsed};
 use inflight_text::Scope;
@@ -22,7 +23,6 @@ use crate::error::HttpError;
 use crate::state::AppState;
 use crate::stream::details::Shape;
 use crate::translate::requested::Requested;
-use inflight_clients::admission::Work;
 
 /// `POST /v1/completions`.
 pub(crate) async fn create_completion(

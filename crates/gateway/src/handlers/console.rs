@@ -6,6 +6,8 @@ use std::time::UNIX_EPOCH;
 
 use axum::Json;
 use axum::extract::{Request, State};
+use inflight_clients::client::{Client, Owner};
+use inflight_clients::quota::Rate;
 use inflight_upstream::connection::Connection;
 use inflight_upstream::placement::CacheUsage;
 use inflight_upstream::slot::WorkerSlot;
@@ -16,8 +18,6 @@ use crate::log::millis;
 use crate::query;
 use crate::requests::{Facts, SentTo};
 use crate::state::AppState;
-use inflight_clients::client::{Client, Owner};
-use inflight_clients::quota::Rate;
 
 /// Listed at once, of the open requests and of those that have ended.
 const MOST_LISTED: usize = 100;

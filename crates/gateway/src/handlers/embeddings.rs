@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use futures_util::{StreamExt, TryStreamExt, stream};
+use inflight_clients::admission::Work;
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
 use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
 use inflight_kserve::names;
@@ -26,7 +27,6 @@ use super::{answering, prompt};
 use crate::error::{self, HttpError};
 use crate::middleware::Timing;
 use crate::state::AppState;
-use inflight_clients::admission::Work;
 
 /// Inputs of one request that are with workers at once: enough to fill a batch, and others get their turn.
 const CALLS: usize = 32;

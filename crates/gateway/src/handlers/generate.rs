@@ -4,6 +4,8 @@
 use std::sync::Arc;
 
 use axum::extract::Request;
+use inflight_clients::admission::Work;
+use inflight_clients::client::Client;
 use inflight_openai::{ApiError, IgnoredFields};
 
 use super::arrival::Arrival;
@@ -15,8 +17,6 @@ use crate::metrics::FieldLabels;
 use crate::middleware::RequestContext;
 use crate::request_body::{self, RequestBody};
 use crate::state::AppState;
-use inflight_clients::admission::Work;
-use inflight_clients::client::Client;
 
 /// An admitted request and its body.
 #[derive(Debug)]

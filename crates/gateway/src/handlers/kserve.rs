@@ -9,6 +9,8 @@ use axum::response::Response;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, StatusCode};
+use inflight_clients::admission::Work;
+use inflight_clients::client::Client;
 use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::streamed::EncodedResponse;
 use inflight_openai::ApiError;
@@ -25,8 +27,6 @@ use crate::request_body::{self, RequestBody};
 use crate::requests::{Witnessed, shortened};
 use crate::state::AppState;
 use crate::stream::prompts_mover::noted;
-use inflight_clients::admission::Work;
-use inflight_clients::client::Client;
 
 /// Any call of the API.
 pub(crate) async fn call(State(state): State<Arc<AppState>>, request: Request) -> Response {

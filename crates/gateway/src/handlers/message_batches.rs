@@ -12,6 +12,7 @@ use inflight_batches::{
     Batch, BatchId, Dialect, InputError, MessageBatch, MessageBatchList, NewBatch, Owner, Page,
     Store, StoreError, Window, check_lines,
 };
+use inflight_clients::admission::Work;
 use inflight_openai::ApiError;
 use jiff::Timestamp;
 
@@ -23,7 +24,6 @@ use super::named::{PathId, object, owner};
 use crate::error::HttpError;
 use crate::query;
 use crate::state::AppState;
-use inflight_clients::admission::Work;
 
 /// `POST /v1/messages/batches`.
 pub(crate) async fn create_message_batch(

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use inflight_clients::admission::BodyMemory;
+use inflight_images::{Files, Wanted};
 use inflight_openai::{Generation, IgnoredFields};
 use inflight_upstream::model::capability::{Capability, has};
 use inflight_upstream::model::sampling_params::ImageFiles;
@@ -12,8 +14,6 @@ use inflight_upstream::survival::Way;
 use super::locate::Located;
 use super::prompt::PreparedPrompt;
 use crate::stream::answer::{AnswerOptions, CallDemand};
-use inflight_clients::admission::BodyMemory;
-use inflight_images::{Files, Wanted};
 
 /// The last of a worker's 100 levels, below all that a client may ask for.
 const LAST_LEVEL: u32 = 100;

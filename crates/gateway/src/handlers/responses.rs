@@ -8,11 +8,13 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::Uri;
 use inflight_base::wall_clock::since_epoch;
+use inflight_clients::client::Owner;
 use inflight_openai::chat::ChatRequest;
 use inflight_openai::responses::{
     self, AnswerWriter, Head, InputItem, Item, ResponseId, ResponseRequest, in_own_words,
 };
 use inflight_openai::{ApiError, ListQuery, PageLimit, Parsed};
+use inflight_response_store::{Conversation, Keeper, Keeping, Kept, Running};
 
 use super::answering;
 use super::asking::Asking;
@@ -27,8 +29,6 @@ use crate::query;
 use crate::state::AppState;
 use crate::stream::body::EventBody;
 use crate::stream::responses::{ResponseWriter, whole};
-use inflight_clients::client::Owner;
-use inflight_response_store::{Conversation, Keeper, Keeping, Kept, Running};
 
 const ITEMS: PageLimit = PageLimit {
     usual: 20,

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use inflight_clients::admission::Admitted;
+use inflight_clients::client::Owner;
 use inflight_openai::ApiError;
 use inflight_text::StopMatcher;
 use inflight_upstream::delivery::{CallContext, Deliverable, Sent, Tried, deliver};
@@ -21,8 +23,6 @@ use crate::stream::active_request::ActiveRequest;
 use crate::stream::choice::Choice;
 use crate::stream::logprobs::LogProbs;
 use crate::stream::record::RequestRecord;
-use inflight_clients::admission::Admitted;
-use inflight_clients::client::Owner;
 
 /// Sends a prepared request to a worker, and waits until the answer can be sent: for the first output of a stream, or
 /// for the whole answer otherwise.

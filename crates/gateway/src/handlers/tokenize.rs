@@ -7,6 +7,7 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::Uri;
+use inflight_clients::admission::Work;
 use inflight_openai::tokenize::{
     DetokenizeResponse, TokenizeInput, TokenizeResponse, TokenizerInfo, parse_detokenize,
     parse_tokenize,
@@ -23,7 +24,6 @@ use super::{answering, chat, prompt};
 use crate::error::{self, HttpError};
 use crate::query;
 use crate::state::AppState;
-use inflight_clients::admission::Work;
 
 /// `POST /tokenize`.
 pub(crate) async fn tokenize(

@@ -13,6 +13,7 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use http::{HeaderValue, header};
 use inflight_audio::RATE;
+use inflight_clients::admission::{INLINE_BYTES, Work};
 use inflight_openai::ApiError;
 use inflight_openai::transcription::{
     Language, Task, Transcript, TranscriptFormat, TranscriptionRequest,
@@ -32,7 +33,6 @@ use super::{answering, prompt};
 use crate::error::HttpError;
 use crate::middleware::Timing;
 use crate::state::AppState;
-use inflight_clients::admission::{INLINE_BYTES, Work};
 
 /// Of a client's prompt, the latest tokens that are used: half of what a model has room for, as OpenAI's own code.
 const fn most_before(context: usize) -> usize {

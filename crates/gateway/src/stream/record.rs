@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use inflight_base::wall_clock;
+use inflight_clients::admission::Admitted;
+use inflight_clients::client::Owner;
 use inflight_upstream::metrics::RetryReason;
 use inflight_upstream::trace::{GeneratedCounts, Trace};
 use tokio::time::Instant;
@@ -12,8 +14,6 @@ use tokio::time::Instant;
 use crate::log::millis;
 use crate::metrics::{IntervalBatch, Metrics, ModelMetrics};
 use crate::requests::{End, Facts, OpenFacts, Requests};
-use inflight_clients::admission::Admitted;
-use inflight_clients::client::Owner;
 
 /// Measures a request while it lives, then logs and counts how it ended; holds its place among the admitted ones.
 #[derive(Debug)]

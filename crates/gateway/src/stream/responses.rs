@@ -6,11 +6,11 @@ use inflight_base::wall_clock::since_epoch;
 use inflight_openai::responses::{AnswerWriter, Outcome, Unanswered};
 use inflight_openai::{ApiError, FinishReason};
 use inflight_parsers::Delta;
+use inflight_response_store::Keeper;
 
 use super::active_request::ActiveRequest;
 use super::body::EventWriter;
 use super::choice::Choice;
-use inflight_response_store::Keeper;
 
 /// Writes the events of a response.
 #[derive(Debug)]

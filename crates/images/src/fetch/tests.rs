@@ -7,13 +7,13 @@ use std::sync::mpsc;
 use futures_util::StreamExt;
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
+use inflight_clients::client::{ClientConnection, MAX_FETCHES};
 use inflight_openai::ApiError;
 use parking_lot::Mutex;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
 use super::*;
-use inflight_clients::client::{ClientConnection, MAX_FETCHES};
 
 const PNG: &[u8] = b"\x89PNG\r\n\x1a\n0123456789";
 

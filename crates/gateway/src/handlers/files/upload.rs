@@ -10,6 +10,8 @@ use futures_util::{Stream, StreamExt};
 use http::{HeaderMap, Version, header};
 use inflight_base::wall_clock::unix_seconds;
 use inflight_batches::{File, NewFile, Owner, Purpose, Receiving, Store};
+use inflight_clients::admission::{Admission, BodyMemory};
+use inflight_clients::client::Client;
 use inflight_openai::ApiError;
 use inflight_openai::batches::AGES;
 use inflight_openai::reader::shortened;
@@ -20,8 +22,6 @@ use tokio::time::{Instant, timeout_at};
 use crate::batches::Batches;
 use crate::request_body;
 use crate::state::AppState;
-use inflight_clients::admission::{Admission, BodyMemory};
-use inflight_clients::client::Client;
 
 /// The next part of a body must come within this.
 const PART_TIMEOUT: Duration = Duration::from_secs(60);

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use inflight_audio::RATE;
+use inflight_clients::admission::{Admitted, BodyMemory};
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
 use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
 use inflight_kserve::names;
@@ -17,7 +18,6 @@ use super::window::{Part, cut};
 use super::{PreparedClip, token_of};
 use crate::error;
 use crate::state::AppState;
-use inflight_clients::admission::{Admitted, BodyMemory};
 
 /// The part of a window that the next one is behind it at least.
 const LEAST_PART: usize = 30;

@@ -5,13 +5,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use inflight_guides::checks::TextGrammar;
 use inflight_openai::ApiError;
 use inflight_openai::chat::{InputFormat, ToolChoice, Tools};
 use jsonschema::{PatternOptions, Validator};
 use serde_json::Value;
 
 use super::custom::CustomInput;
-use inflight_guides::checks::TextGrammar;
 
 /// Steps of a pattern on one string: many times what a sensible one takes.
 const BACKTRACK_LIMIT: usize = 100_000;
