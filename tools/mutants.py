@@ -162,7 +162,8 @@ def rust(area: Area, files: Sequence[str], revision: str | None) -> Found:
     with tempfile.TemporaryDirectory() as place:
         words = ["cargo", "mutants", "--package", f"inflight-{area.crate}", "--output", place]
         words += ["--timeout", str(TIMEOUT_S), "--no-shuffle", *(f"--file={name}" for name in files)]
-        words += [f"--cargo-test-arg={test}" for test in area.tests]
+        # Of building, too: a mutant would be compiled into every other test otherwise.
+        words += [f"--cargo-arg={test}" for test in area.tests]
         if revision:
             difference = subprocess.run(
                 ["git", "diff", revision], cwd=ROOT, check=True, capture_output=True

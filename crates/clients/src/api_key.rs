@@ -269,9 +269,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn keys_are_those_that_the_file_holds_now() {
-        let directory = std::env::temp_dir().join(format!("inflight-keys-{}", std::process::id()));
-        std::fs::write(&directory, "one\n").unwrap();
-        let file = KeyFile::read(directory.to_str().unwrap()).unwrap();
+        let path = std::env::temp_dir().join(format!("inflight-keys-{}", std::process::id()));
+        std::fs::write(&path, "one\n").unwrap();
+        let file = KeyFile::read(path.to_str().unwrap()).unwrap();
         let keys = Arc::new(ApiKeys::new(None, Some(&file), None, false).unwrap());
         let following = tokio::spawn(Arc::clone(&keys).follow_file());
         let has = |key: &[u8]| keys.find(key).is_some();
@@ -280,11 +280,11 @@ mod tests {
             ("a key is not two words", true, true),
             ("two\n", false, true),
         ] {
-            std::fs::write(&directory, text).unwrap();
+            std::fs::write(&path, text).unwrap();
             tokio::time::sleep(3 * LOOK_EVERY).await;
             assert_eq!((has(b"one"), has(b"two")), (one, two), "{text}");
         }
         following.abort();
-        std::fs::remove_file(&directory).unwrap();
+        std::fs::remove_file(&path).unwrap();
     }
 }

@@ -32,7 +32,7 @@ Tensor = Any
 
 
 def packed(chunks: Sequence[tuple[int, int]], tokens_per_block: int, kv_heads: int, dtype: Any) -> Any:
-    """Keys, values, block tables and the chunks; what no chunk sees of their blocks is no number."""
+    """Keys, values, block tables and the chunks; what no chunk sees of their blocks is NaN."""
     lengths = [first + count for first, count in chunks]
     blocks = [-(-length // tokens_per_block) for length in lengths]
     made = (2, sum(blocks) + 1, kv_heads, tokens_per_block, 128)
@@ -87,7 +87,7 @@ def test_prompts_from_any_position_on(
     rows = sum(count for _, count in chunks)
     queries = torch.randn((rows, heads[0], 128), device="cuda").to(keys.dtype)
     expected = torch.empty_like(queries, dtype=torch.float32)
-    # Not those that are no numbers, which a mask does not keep from the sums of plain operations.
+    # Without NaN, which a mask does not keep from the sums of plain operations.
     plain = (queries.float(), keys.float().nan_to_num(), values.float().nan_to_num())
     operations.context_attention(*plain, tables, context, None, shape, None, expected)
     plan = kernels.plan_context(context, shape, 2)
