@@ -16,6 +16,9 @@ _FEWEST = 256
 #: A crowd of prompts takes as long as so many of them may. Each stream waits for it again and again; a crowd
 #: computed in fewer and longer iterations is done hardly sooner, and its first tokens come all at its end.
 _TOGETHER = 2
+#: But so many such iterations become one where no fewer wait than generate: if they are cut, it is mostly the
+#: crowd that waits, its first ones for the others.
+_AT_ONCE = 2
 
 
 class Pace:
@@ -37,10 +40,16 @@ class Pace:
         tokens = int(self._most_s / max(self._token_s, 1e-9))
         return max(_FEWEST, tokens // _FEWEST * _FEWEST)
 
-    def together(self, prompts: int) -> int | None:
-        """Tokens of so many prompts in an iteration at most; None: there is no bound."""
+    def together(self, prompts: int, left: int | None = None) -> int | None:
+        """Tokens of so many prompts in an iteration at most; None: there is no bound. ``left`` is what they
+        have left, where they are no fewer than the streams that generate."""
         tokens = self.tokens
-        return None if tokens is None else tokens * min(prompts, _TOGETHER)
+        if tokens is None:
+            return None
+        most = tokens * min(prompts, _TOGETHER)
+        if left is not None and prompts > _TOGETHER and left <= most * _AT_ONCE:
+            return max(most, left)
+        return most
 
     def note(self, tokens: int, seconds: float) -> None:
         """An iteration with so many prompt tokens took so long."""

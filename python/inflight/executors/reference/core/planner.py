@@ -214,7 +214,18 @@ class Planner:
             return None
         generating = sum(one.launched > 0 and not one.owner.is_idle for one in self.active.values())
         first = len(self._clients) - generating
-        return self.pace.together(first) if generating and first else None
+        if not generating or not first:
+            return None
+        return self.pace.together(first, self._left() if first >= generating else None)
+
+    def _left(self) -> int:
+        """Tokens to compute of the prompts that clients wait for; in the queue, as many as when they came."""
+        begun = sum(one.context_left for one in self.active.values() if not one.owner.is_idle)
+        return begun + sum(
+            one.owner.tokens
+            for one in self.waiting
+            if not one.owner.is_idle and one is one.owner.unfinished[0]
+        )
 
     def is_idle(self, work: Work) -> bool:
         """Whether nobody waits for what was planned last, and a client is expected."""

@@ -36,6 +36,7 @@ class WaitingQueue:
     def set_due(self, owner: RequestState, tokens: int) -> None:
         """Sets when a request that has just come is due; ``tokens`` of its prompts are to be computed."""
         owner.due = self._came[owner.is_idle] + _DUE_AFTER_TIMES * tokens
+        owner.tokens = tokens
         self._came[owner.is_idle] += tokens
 
     def hurry(self, sequence: SequenceState, tokens: int) -> None:

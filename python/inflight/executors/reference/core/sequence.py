@@ -52,8 +52,9 @@ class RequestState:
     pool: Pool | None = None
     #: By the clock of `iteration.Iteration`.
     arrived_s: float = 0.0
-    #: By the count of `queue.WaitingQueue`.
+    #: By the count of `queue.WaitingQueue`, and the tokens of its prompts that were to be computed then.
     due: int | None = None
+    tokens: int = 0
     #: Of a prompt that has some.
     images: ImagePrompt | None = None
     #: Of a long prompt: what was found out before it came here.
