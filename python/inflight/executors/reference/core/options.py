@@ -124,9 +124,9 @@ class Options:
     max_prompt_ms: int = option(
         "int",
         "Milliseconds that one prompt may add to an iteration while streams generate, all of which wait for"
-        " it; all prompts together may add twice as much; where no fewer wait than generate, four times, if then"
-        " all are done. Chunks follow from what was measured. 0: no bound. 50: nobody reads faster, and a chunk"
-        " of so long still fills a GPU",
+        " it. All prompts together may add twice as much, or four times if no fewer wait than generate and"
+        " all are done then. Chunks follow from what was measured. 0: no bound. 50: nobody reads faster, and"
+        " a chunk of so long still fills a GPU",
         default=50,
         minimum=0,
     )
