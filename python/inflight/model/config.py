@@ -33,6 +33,8 @@ class Convention:
     head_dim: int | None = None
     #: Fact -> its key here, where the usual keys are of another part of the model, or none states it.
     keys: Mapping[str, str] = field(default_factory=dict)
+    #: Fact -> what it is where no key states it: published configs of some leave out keys.
+    defaults: Mapping[str, int] = field(default_factory=dict)
 
 
 #: Architecture -> its own. One that is not listed gets the defaults of `Convention`.
@@ -44,6 +46,20 @@ CONVENTIONS: Mapping[str, Convention] = {
     "GPT2LMHeadModel": Convention("gpt2", gated_mlp=False, learned_positions=True, tied=True),
     "GPTBigCodeForCausalLM": Convention(gated_mlp=False, learned_positions=True, tied=True),
     "GPTJForCausalLM": Convention(gated_mlp=False),
+    "Gemma2ForCausalLM": Convention("gemma2", tied=True, head_dim=256),
+    "Gemma3ForCausalLM": Convention("gemma3_text", tied=True, head_dim=256),
+    # transformers 4 writes of a nested `text_config` only what differs from its defaults.
+    "Gemma3ForConditionalGeneration": Convention(
+        "gemma3",
+        tied=True,
+        head_dim=256,
+        defaults={
+            "vocab_size": 262_208,
+            "num_heads": 8,
+            "num_kv_heads": 4,
+            "max_position_embeddings": 131_072,
+        },
+    ),
     "GemmaForCausalLM": Convention("gemma", tied=True, head_dim=256),
     "LlamaForCausalLM": Convention("llama"),
     "MBartForConditionalGeneration": Convention(gated_mlp=False, learned_positions=True),
@@ -133,6 +149,8 @@ def parse_config(config: Mapping[str, Any], shards: tuple[Shard, ...] = ()) -> M
     values = {**text_values(config)}
     for fact, own in convention.keys.items():
         values[KEYS[fact][0]] = integer(values, own, maximum=MAXIMUM)
+    for fact, default in convention.defaults.items():
+        values[KEYS[fact][0]] = size(values, fact) or default
     # ChatGLM and Falcon spell the group size next to a switch.
     multi_query = values.get("multi_query") is True and values.get("num_kv_heads") is None
     hidden_size = stated(values, "hidden_size")
