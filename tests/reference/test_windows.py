@@ -71,10 +71,13 @@ def dense_logits(name: str, options: dict[str, Any], tokens: list[int]) -> Float
         window: int | None,
         scale: float,
         *_: Any,
+        softcap: float | None = None,
     ) -> npt.NDArray[np.float32]:
         shared = queries.shape[1] // keys.shape[1]
         keys, values = np.repeat(keys, shared, axis=1), np.repeat(values, shared, axis=1)
         scores = np.einsum("qhd,khd->hqk", queries, keys) * scale
+        if softcap is not None:
+            scores = softcap * np.tanh(scores / softcap)
         for query in range(len(queries)):
             for key in range(len(keys)):
                 near = window is None or key > query - window or key < config.sink_tokens

@@ -65,6 +65,7 @@ def test_norms_activations_and_probabilities_are_those_of_the_row(width: int) ->
     check(lambda x: arrays.layer_norm(x, weight, bias, 1e-5), x)
     check(arrays.silu, x)
     check(arrays.gelu_tanh, x)
+    check(lambda x: arrays.capped(x.copy(), 1.5), x)
     check(lambda x: arrays.activate(x, "silu", False), x)
     check(lambda x: probabilities.softmax(x.copy()), x)
     check(probabilities.log_softmax, x)
@@ -108,9 +109,10 @@ def test_experts_are_those_of_the_row() -> None:
 
 @pytest.mark.parametrize("window", [None, 20])
 @pytest.mark.parametrize("alibi", [False, True])
+@pytest.mark.parametrize("softcap", [None, 1.5])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(8, 4), (4, 4), (8, 1)])
 def test_attention_of_a_token_is_that_of_a_prompt(
-    window: int | None, alibi: bool, heads: int, kv_heads: int
+    window: int | None, alibi: bool, softcap: float | None, heads: int, kv_heads: int
 ) -> None:
     count, sinks, dimension = 77, 3, 16
     padded = -(-count // SIZE) * SIZE
@@ -124,7 +126,8 @@ def test_attention_of_a_token_is_that_of_a_prompt(
 
     def attend(rows: Any, keys: Any, values: Any, places: Any) -> Any:
         part = invariant.Part(rows, rows, np.zeros((1, 1), np.int64), places, SIZE, sinks)
-        return invariant.attention(queries[rows], keys, values, part, dimension**-0.5, window, slopes)
+        scale = dimension**-0.5
+        return invariant.attention(queries[rows], keys, values, part, scale, window, slopes, softcap)
 
     whole = attend(np.arange(count), keys, values, places)
     for start, stop in ((0, 5), (5, 6), (6, 60), (60, 77)):
@@ -147,6 +150,7 @@ def test_attention_of_a_token_is_that_of_a_prompt(
         places[0, :count],
         sinks,
         slopes,
+        softcap,
     )
     np.testing.assert_allclose(whole, theirs, atol=1e-5)
 

@@ -102,6 +102,19 @@ class ModelConfig:
     vision: VisionConfig | None = None
     #: The encoder of a model that hears.
     hearing: HearingConfig | None = None
+    #: What scores of attention are multiplied with; None: the inverse root of a head's size.
+    attention_scale: float | None = None
+    #: What scores of attention, and logits, are capped at by tanh; None: they are not.
+    attention_softcap: float | None = None
+    logit_softcap: float | None = None
+    #: The rotary embedding of some layers, where it is another than ``rope``, and which ones these are.
+    sliding_rope: RopeConfig | None = None
+    sliding_layers: frozenset[int] = frozenset()
+
+    @property
+    def scale(self) -> float:
+        """What scores of attention are multiplied with."""
+        return float(self.head_dim**-0.5) if self.attention_scale is None else self.attention_scale
 
 
 SUPPORTED_ARCHITECTURES = tuple(FAMILIES)
@@ -126,6 +139,8 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
     max_positions = facts.max_position_embeddings or _DEFAULT_POSITIONS
     variant = Variant() if family.variant is None else family.variant(facts, values)
     positions = "learned" if facts.learned_positions else variant.positions
+    windows = family.windows(values, facts.num_layers)
+    full, sliding = (values, None) if family.ropes is None else family.ropes(values)
     return ModelConfig(
         architecture=architecture,
         vocab_size=facts.vocab_size,
@@ -140,7 +155,7 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
         norm_epsilon=number(values, family.epsilon_key, family.epsilon),
         norm_offset=family.norm_offset,
         positions=positions,
-        rope=_rope(values, max_positions, facts.head_dim, family) if positions == "rotary" else None,
+        rope=_rope(full, max_positions, facts.head_dim, family) if positions == "rotary" else None,
         alibi_slopes=_alibi_slopes(facts.num_heads) if positions == "alibi" else None,
         activation=activation,
         gated_mlp=facts.gated_mlp,
@@ -154,11 +169,18 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
         output_bias=_bias(values, "attention_bias", family.output_bias),
         mlp_bias=_bias(values, "mlp_bias", family.mlp_bias),
         qk_norm=family.qk_norm,
-        windows=family.windows(values, facts.num_layers),
+        windows=windows,
         names=family.names,
         quantization=facts.quantization,
         vision=None if family.vision is None else family.vision(facts, config),
         hearing=None if family.hearing is None else family.hearing(facts, config),
+        attention_scale=variant.attention_scale,
+        attention_softcap=variant.attention_softcap,
+        logit_softcap=variant.logit_softcap,
+        sliding_rope=None if sliding is None else _rope(sliding, max_positions, facts.head_dim, family),
+        sliding_layers=frozenset(
+            layer for layer, window in enumerate(windows) if sliding is not None and window is not None
+        ),
     )
 
 

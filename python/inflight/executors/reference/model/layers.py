@@ -71,6 +71,11 @@ class Layer(Generic[ArrayT]):
     down: ArrayT
     down_bias: ArrayT | None
     window: int | None
+    #: Of what attention and the MLP give, before it is added, where it is normed.
+    output_norm: ArrayT | None = None
+    down_norm: ArrayT | None = None
+    #: Whether the second of the model's rotary embeddings turns its heads.
+    turns_by_second: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +157,9 @@ class Loader(Generic[ArrayT]):
             down=down,
             down_bias=self._bias(config.mlp_bias, prefix, (names.down,)),
             window=config.windows[index],
+            output_norm=self._norm(f"{prefix}.{names.output_norm}") if names.output_norm else None,
+            down_norm=self._norm(f"{prefix}.{names.down_norm}") if names.down_norm else None,
+            turns_by_second=index in config.sliding_layers,
         )
 
     def _matrix(self, prefix: str, parts: Sequence[str]) -> ArrayT:

@@ -34,8 +34,9 @@ def required_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
 def _layer(config: ModelConfig, prefix: str) -> Iterator[tuple[str, Shape]]:
     names, hidden, inner = config.names, config.hidden_size, config.intermediate_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    for norm in (names.input_norm, names.post_norm):
-        yield from _norm(config, f"{prefix}.{norm}")
+    for norm in (names.input_norm, names.post_norm, names.output_norm, names.down_norm):
+        if norm:
+            yield from _norm(config, f"{prefix}.{norm}")
     if config.qk_norm:
         for norm in (names.query_norm, names.key_norm):
             yield f"{prefix}.{norm}.weight", (config.head_dim,)

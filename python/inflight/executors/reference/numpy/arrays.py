@@ -218,6 +218,14 @@ def rope(x: Float32, cosines: Float32, sines: Float32) -> Float32:
     return rotated
 
 
+def capped(x: Float32, softcap: float) -> Float32:
+    """``x``, in its own memory, bent by tanh so that it stays below ``softcap``."""
+    x *= np.float32(1.0 / softcap)
+    np.tanh(x, out=x)
+    x *= np.float32(softcap)
+    return x
+
+
 def scatter(cache: Float32, slots: Int, rows: Float32) -> None:
     """Writes ``rows [T, kv_heads, head_dim]`` into ``cache [slots, kv_heads, head_dim]``."""
     cache[slots] = rows
@@ -256,14 +264,18 @@ def generation_attention(
     scale: float,
     slopes: Float32 | None = None,
     distances: Float32 | None = None,
+    softcap: float | None = None,
 ) -> Float32:
     """One new token a sequence: ``queries [R, heads, head_dim]`` over ``[R, padded, kv_heads, head_dim]``.
-    With ``slopes [heads]`` scores fall with the ``distances [R, padded]`` of the keys (ALiBi)."""
+    With ``slopes [heads]`` scores fall with the ``distances [R, padded]`` of the keys (ALiBi). With
+    ``softcap`` they are capped first."""
     rows, heads, head_dim = queries.shape
     kv_heads = keys.shape[2]
     # Queries that share a key head form one small matrix; the transposes below are views that BLAS reads.
     grouped = (queries * np.float32(scale)).reshape(rows, kv_heads, heads // kv_heads, head_dim)
     scores = grouped @ keys.transpose(0, 2, 3, 1)
+    if softcap is not None:
+        capped(scores, softcap)
     if slopes is not None and distances is not None:
         scores += slopes.reshape(kv_heads, -1, 1) * distances[:, None, None, :]
     if mask is not None:
@@ -289,12 +301,14 @@ def context_attention(
     places: Int | None = None,
     sink_tokens: int = 0,
     slopes: Float32 | None = None,
+    softcap: float | None = None,
 ) -> Float32:
     """A chunk of one prompt: ``queries [T, heads, head_dim]`` at ``first_position`` on, causal, over all
     ``[first_position + T, kv_heads, head_dim]`` keys so far.
 
     With ``places [keys]`` over keys at these positions; those below ``sink_tokens`` are seen beyond the
-    window. With ``slopes [heads]`` scores fall with the distance (ALiBi).
+    window. With ``slopes [heads]`` scores fall with the distance (ALiBi). With ``softcap`` they are
+    capped first.
     """
     count, heads, head_dim = queries.shape
     kv_heads = keys.shape[1]
@@ -312,6 +326,8 @@ def context_attention(
         grouped = (queries[start:stop] * np.float32(scale)).reshape(rows, kv_heads, shared, head_dim)
         grouped = grouped.transpose(1, 2, 0, 3).reshape(kv_heads, shared * rows, head_dim)
         scores = grouped @ keys[begin:end].transpose(1, 2, 0)
+        if softcap is not None:
+            capped(scores, softcap)
         by_row = scores.reshape(kv_heads * shared, rows, end - begin)
         own = np.arange(first_position + start, first_position + stop)[:, None]
         if slopes is not None:

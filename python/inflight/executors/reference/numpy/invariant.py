@@ -15,7 +15,7 @@ import numpy as np
 
 from inflight.executors.reference.model.array_types import Float32, Int
 
-from .arrays import MASKED, MAX_SCORES
+from .arrays import MASKED, MAX_SCORES, capped
 from .batch import Batch
 
 #: Keys that are taken at once, where the blocks of a sequence are all there; more where blocks are larger.
@@ -83,9 +83,11 @@ def attention(
     scale: float,
     window: int | None = None,
     slopes: Float32 | None = None,
+    softcap: float | None = None,
 ) -> Float32:
     """Causal attention of ``queries [T, heads, head_dim]`` over whole runs of keys ``[T or 1, keys, kv_heads,
-    head_dim]``. With ``slopes [heads]`` scores fall with the distance (ALiBi)."""
+    head_dim]``. With ``slopes [heads]`` scores fall with the distance (ALiBi). With ``softcap`` they are
+    capped first."""
     out, positions, places, run = np.empty_like(queries), part.positions, part.places, part.run
     heads, shares = queries.shape[1], len(keys) == 1
     step = max(1, MAX_SCORES // (heads * keys.shape[1]))
@@ -108,12 +110,20 @@ def attention(
             np.where(hidden, MASKED, np.float32(0.0)),
             run,
             None if slopes is None else slopes[:, None] * distances[:, None].astype(np.float32),
+            softcap=softcap,
         )
     return out
 
 
 def _attend(
-    queries: Float32, keys: Float32, values: Float32, mask: Float32, run: int, fall: Float32 | None
+    queries: Float32,
+    keys: Float32,
+    values: Float32,
+    mask: Float32,
+    run: int,
+    fall: Float32 | None,
+    *,
+    softcap: float | None,
 ) -> Float32:
     """One slice; ``mask [T, keys]`` and ``fall [T, heads, keys]`` are added to the scores."""
     rows, heads, head_dim = queries.shape
@@ -121,6 +131,8 @@ def _attend(
     keys, values = (one.reshape(-1, runs, run, kv_heads, head_dim) for one in (keys, values))
     grouped = queries.reshape(rows, kv_heads, 1, -1, head_dim)
     scores = np.matmul(grouped, keys.transpose(0, 3, 1, 4, 2))  # [T, kv_heads, runs, group, run]
+    if softcap is not None:
+        capped(scores, softcap)
     if fall is not None:
         scores += fall.reshape(rows, kv_heads, -1, runs, run).transpose(0, 1, 3, 2, 4)
     scores += mask.reshape(rows, 1, runs, 1, run)

@@ -51,16 +51,22 @@ class NumpyModel:
         self.encoder = None if config.hearing is None else NumpyEncoder(config.hearing, weights)
         self._ends = loader.ends()
         self._layers = tuple(loader.layer(index) for index in range(config.num_layers))
-        frequencies = inverse_frequencies(config.rope, config.head_dim)
         self._slopes = None
         if config.alibi_slopes is not None:
             self._slopes = np.array(config.alibi_slopes, dtype=np.float32)
+        frequencies = inverse_frequencies(config.rope, config.head_dim)
         self._cosines, self._sines = arrays.rope_tables(frequencies, max_seq_len)
+        #: Of layers with another rotary embedding.
+        self._second_tables: tuple[Float32, Float32] | None = None
+        if config.sliding_rope is not None:
+            frequencies = inverse_frequencies(config.sliding_rope, config.head_dim)
+            self._second_tables = arrays.rope_tables(frequencies, max_seq_len)
 
     @property
     def memory_bytes(self) -> int:
         """What the weights take."""
         tables = self._cosines.nbytes + self._sines.nbytes
+        tables += sum(table.nbytes for table in self._second_tables or ())
         tables += 0 if self.tower is None else self.tower.memory_bytes
         tables += 0 if self.encoder is None else self.encoder.memory_bytes
         return tables + sum(int(array.nbytes) for array in held(self._ends, *self._layers).values())
@@ -71,7 +77,10 @@ class NumpyModel:
         epsilon = config.norm_epsilon
         query_heads = config.num_heads
         rotating_heads = query_heads + config.num_kv_heads
-        cosines, sines = self._turns(batch)
+        turns = self._turns(batch)
+        second_turns = turns
+        if self._second_tables is not None:
+            second_turns = (self._second_tables[0][batch.positions], self._second_tables[1][batch.positions])
         rows = len(batch.token_ids)
         attend: Callable[..., Float32] = partial(self._attend, batch)
         if self.is_batch_invariant:
@@ -90,20 +99,25 @@ class NumpyModel:
                 rotating[:, query_heads:] = arrays.rms_norm(
                     rotating[:, query_heads:], layer.key_norm, epsilon
                 )
-            rotated = arrays.rope(rotating, cosines, sines)
+            rotated = arrays.rope(rotating, *(second_turns if layer.turns_by_second else turns))
             arrays.scatter(cache.keys[index], batch.slots, rotated[:, query_heads:])
             arrays.scatter(cache.values[index], batch.slots, values)
             mixed = attend(rotated[:, :query_heads], cache, index, layer.window)
             mixed = mixed.reshape(rows, -1)
             projected = self._linear(mixed, layer.output, layer.output_bias)
             self._adapt(batch, index, "output", mixed, projected)
-            x += self._ranks.all_reduce(projected)
+            x += self._given(projected, layer.output_norm)
             if self.encoder is not None:
                 for own, heard in batch.heard:
                     x[own] += self.encoder.listen(x[own], index, heard)
             normed = self._norm(x, layer.post_norm, layer.post_norm_bias)
-            x += self._ranks.all_reduce(self._mlp(normed, layer, batch, index))
+            x += self._given(self._mlp(normed, layer, batch, index), layer.down_norm)
         return self._norm(x[output_rows], self._ends.norm, self._ends.norm_bias)
+
+    def _given(self, part: Float32, norm: Float32 | None) -> Float32:
+        """What all ranks together add to the hidden states, from this one's part."""
+        given = self._ranks.all_reduce(part)
+        return given if norm is None else arrays.rms_norm(given, norm, self.config.norm_epsilon)
 
     def _turns(self, batch: Batch) -> tuple[Float32, Float32]:
         """Cosines and sines of each row ``[T, head_dim / 2]``: of some pairs by its time, of some by its
@@ -118,8 +132,9 @@ class NumpyModel:
 
     def logits(self, hidden: Float32) -> Float32:
         """Logits ``[rows, vocab_size]`` of final hidden states."""
-        logits = self._ranks.all_gather(self._linear(hidden, self._ends.head))
-        return logits[:, : self.config.vocab_size]
+        logits = self._ranks.all_gather(self._linear(hidden, self._ends.head))[:, : self.config.vocab_size]
+        softcap = self.config.logit_softcap
+        return logits if softcap is None else arrays.capped(logits, softcap)
 
     def _embed(self, batch: Batch) -> Float32:
         x = arrays.embed(self._ends.embedding, batch.token_ids)
@@ -172,7 +187,7 @@ class NumpyModel:
         self, batch: Batch, queries: Float32, cache: PagedCache, layer: int, window: int | None
     ) -> Float32:
         keys, values, size = cache.keys[layer], cache.values[layer], cache.tokens_per_block
-        scale = self.config.head_dim**-0.5
+        scale, softcap = self.config.scale, self.config.attention_softcap
         mixed = np.empty_like(queries)
         for group in batch.generation:
             mixed[group.rows] = arrays.generation_attention(
@@ -183,6 +198,7 @@ class NumpyModel:
                 scale,
                 self._slopes,
                 None if self._slopes is None else group.distances,
+                softcap=softcap,
             )
         for span in batch.context:
             mixed[span.start : span.stop] = arrays.context_attention(
@@ -195,6 +211,7 @@ class NumpyModel:
                 None if span.places is None else span.places[: span.keys],
                 span.sink_tokens,
                 self._slopes,
+                softcap=softcap,
             )
         return mixed
 
@@ -214,9 +231,10 @@ class NumpyModel:
                 arrays.gather(cache.keys[layer], size, part.block_table),
                 arrays.gather(cache.values[layer], size, part.block_table),
                 part,
-                self.config.head_dim**-0.5,
+                self.config.scale,
                 window,
                 self._slopes,
+                softcap=self.config.attention_softcap,
             )
         return mixed
 

@@ -13,6 +13,7 @@ from inflight.executors.reference.model.hearing import HearingConfig
 from inflight.executors.reference.model.vision import VisionConfig
 from inflight.model.config import ModelFacts
 
+from .rotary import Ropes
 from .windows import Windows, no_windows
 
 Norm = Literal["rms", "layer"]
@@ -53,6 +54,9 @@ class Names:
     optional_prefix: str = ""
     #: Beginnings of names, and how some checkpoints spell them.
     spellings: tuple[tuple[str, str], ...] = ()
+    #: Of the norms of what attention and the MLP give, before it is added; empty: there are none.
+    output_norm: str = ""
+    down_norm: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,11 @@ class Variant:
     positions: Positions = "rotary"
     #: Whether each row of the head has unit length.
     unit_head: bool = False
+    #: What scores of attention are multiplied with; None: the inverse root of a head's size.
+    attention_scale: float | None = None
+    #: What scores of attention, and logits, are capped at by tanh; None: they are not.
+    attention_softcap: float | None = None
+    logit_softcap: float | None = None
 
 
 @dataclass(frozen=True)
@@ -101,3 +110,5 @@ class Family:
     vision: Callable[[ModelFacts, Mapping[str, Any]], VisionConfig] | None = None
     #: Of a model that hears: its encoder, likewise.
     hearing: Callable[[ModelFacts, Mapping[str, Any]], HearingConfig] | None = None
+    #: Where layers with a window have another rotary embedding than others: how the config states both.
+    ropes: Ropes | None = None
