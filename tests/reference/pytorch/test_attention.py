@@ -27,6 +27,8 @@ TYPES = ["float32", "bfloat16"] if HAS_GPU else ["float32"]
 TOLERANCES = {"float32": 3e-6, "bfloat16": 6e-3}
 #: Heads, key heads, numbers of a head: shared and not, and a head that is not a power of two.
 SHAPES = [(4, 2, 16), (3, 3, 24), (8, 1, 32)]
+#: As Gemma's.
+WIDE = (2, 1, 256)
 SIZE = 4
 Tensor = Any
 
@@ -52,18 +54,24 @@ def error(found: Tensor, expected: Tensor) -> float:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("sizes", SHAPES)
+@pytest.mark.parametrize("sizes", [*SHAPES, WIDE])
+@pytest.mark.parametrize("softcap", [None, 1.5])
 @pytest.mark.parametrize(
     "lengths", [[1, 1], [700, 3], [1, 64, 65, 128, 129, 500], [5] * 20, [900, *range(1, 12)]]
 )
 def test_generation_over_contexts_of_any_lengths(
-    lengths: list[int], sizes: tuple[int, int, int], dtype: str, monkeypatch: pytest.MonkeyPatch
+    lengths: list[int],
+    softcap: float | None,
+    sizes: tuple[int, int, int],
+    dtype: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # So few that long contexts are cut, as they are where there are more of them.
     for name in ("_MORE_PROGRAMS", "_MORE_PROGRAMS_OF_FEW"):
         monkeypatch.setattr(generation_kernels, name, 16)
     torch.manual_seed(3)
     shape, keys, values, tables = cache(lengths, *sizes, dtype)
+    shape = replace(shape, softcap=softcap)
     queries = torch.randn((len(lengths), sizes[0], sizes[2]), device=DEVICE).to(keys.dtype)
     positions = torch.tensor(lengths, dtype=torch.int32, device=DEVICE) - 1
     slots = torch.arange(1, len(lengths) + 1, dtype=torch.int32, device=DEVICE)
@@ -86,6 +94,27 @@ def test_generation_over_contexts_of_any_lengths(
     assert not plan.counters.any()
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("sizes", [*SHAPES, WIDE])
+@pytest.mark.parametrize("softcap", [None, 1.5])
+@pytest.mark.parametrize(("lengths", "window"), [([300], None), ([300, 3, 40], 40), ([200] * 70, 9)])
+def test_generation_of_one_row_or_within_a_window(
+    lengths: list[int], window: int | None, softcap: float | None, sizes: tuple[int, int, int], dtype: str
+) -> None:
+    torch.manual_seed(5)
+    shape, keys, values, tables = cache(lengths, *sizes, dtype)
+    shape = replace(shape, softcap=softcap, attention_scale=0.3)
+    queries = torch.randn((len(lengths), sizes[0], sizes[2]), device=DEVICE).to(keys.dtype)
+    positions = torch.tensor(lengths, dtype=torch.int32, device=DEVICE) - 1
+    slots = torch.arange(1, len(lengths) + 1, dtype=torch.int32, device=DEVICE)
+    plain = (queries.float(), keys.float(), values.float())
+    expected = operations.generation_attention(*plain, tables, slots, positions, window, shape, None)
+    plan = kernels.plan_generation(positions, shape)
+    assert (plan is None) == (len(lengths) == 1)
+    found = kernels.generation_attention(queries, keys, values, tables, slots, positions, window, shape, plan)
+    assert error(found, expected) < TOLERANCES[dtype]
+
+
 def test_long_contexts_are_cut_and_short_ones_are_not() -> None:
     lengths = [32000, *[20] * 63]
     positions = torch.tensor(lengths, dtype=torch.int32, device=DEVICE) - 1
@@ -98,9 +127,12 @@ def test_long_contexts_are_cut_and_short_ones_are_not() -> None:
 
 
 @pytest.mark.parametrize("dtype", TYPES)
-@pytest.mark.parametrize("sizes", SHAPES)
+@pytest.mark.parametrize("sizes", [*SHAPES, WIDE])
 @pytest.mark.parametrize("chunks", [[(0, 5)], [(0, 150), (7, 1), (63, 70)], [(200, 65), (64, 64), (65, 3)]])
-@pytest.mark.parametrize("kind", ["whole", "cut often", "window", "sinks", "linear biases"])
+@pytest.mark.parametrize(
+    "kind",
+    ["whole", "cut often", "window", "sinks", "linear biases", "caps", "caps, cut often", "caps, window"],
+)
 def test_prompts_from_any_position_on(
     chunks: list[tuple[int, int]],
     sizes: tuple[int, int, int],
@@ -109,13 +141,15 @@ def test_prompts_from_any_position_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Of a device with as many programs as there are tiles, or with many more.
-    monkeypatch.setattr(context_kernels, "_multiprocessors", lambda _: 64 if kind == "cut often" else 8)
+    monkeypatch.setattr(context_kernels, "_multiprocessors", lambda _: 64 if "cut often" in kind else 8)
     monkeypatch.setattr(context_kernels, "_JOINING", 0)
     torch.manual_seed(4)
     shape, keys, values, tables = cache([first + count for first, count in chunks], *sizes, dtype)
-    window = 40 if kind in ("window", "sinks") else None
+    window = 40 if kind in ("window", "sinks", "caps, window") else None
     if kind == "sinks":
         shape = replace(shape, sink_tokens=3)
+    if "caps" in kind:
+        shape = replace(shape, softcap=1.5, attention_scale=0.3)
     if kind == "linear biases":
         shape = replace(shape, slopes=torch.linspace(0.05, 0.5, sizes[0], device=DEVICE))
     rows = sum(count for _, count in chunks)
@@ -146,7 +180,7 @@ def test_prompts_from_any_position_on(
     if plan is not None:
         parts = plan.cuts[1 + 2 * len(tiles) :][: int(plan.cuts[0])].tolist()
         assert sorted(set(parts)) == list(range(len(tiles) - 3))
-        is_cut = kind == "cut often" and max(position + count for _, _, position, count in tiles) > 64
+        is_cut = "cut often" in kind and max(position + count for _, _, position, count in tiles) > 64
         assert len(parts) > len(tiles) - 3 or not is_cut
 
 

@@ -15,6 +15,7 @@ import triton.language as tl
 
 from .generation_kernels import Plan, attend
 from .operations import Shape, Tensor
+from .softcap_kernels import cap_scores
 
 #: Shares of a context that are attended at once, where there are too few sequences to fill the device.
 _MOST_SPLITS = 16
@@ -46,6 +47,7 @@ def _generation_attention(
     SINKS: tl.constexpr,
     ALIBI: tl.constexpr,
     PRECISION: tl.constexpr,
+    CAP: tl.constexpr,
 ):
     """A share of one sequence's keys, for the queries that read one key head. Scores are in base 2."""
     row = tl.program_id(0).to(tl.int64)
@@ -81,6 +83,8 @@ def _generation_attention(
         loaded = inside[:, None] & (columns < HEAD_DIM)[None, :]
         key = tl.load(keys + reach, mask=loaded, other=0.0).to(query.dtype)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
+        if CAP > 0:
+            scores = cap_scores(scores, CAP)
         if ALIBI:
             slope = tl.load(slopes + kv_head * SHARED + query_heads, mask=query_heads < SHARED, other=0.0)
             scores += slope[:, None] * (place + 1 - length).to(tl.float32)[None, :] * 1.4426950408889634
@@ -190,6 +194,7 @@ def generation_attention(
         SINKS=shape.sink_tokens if window else 0,
         ALIBI=shape.slopes is not None,
         PRECISION=_precision(queries),
+        CAP=shape.softcap or 0.0,
         num_warps=warps,
         num_stages=stages,
     )

@@ -20,9 +20,11 @@ import triton.language as tl
 
 from . import hopper
 from .operations import CONTEXT_TILE, Context, Shape, Tensor
+from .softcap_kernels import cap_scores
 
-#: Keys of a piece: tiles are cut between two of them.
-_KEYS = 64
+#: Keys of a piece: tiles are cut between two of them. Fewer with more than 128 numbers a head, so that
+#: two programs fit in the shared memory of a multiprocessor.
+_KEYS, _KEYS_OF_WIDE = 64, 32
 #: Parts of a tile at most.
 _MOST_PARTS = 32
 #: To join a part takes as long as so many pieces.
@@ -115,7 +117,7 @@ def plan(context: Context, shape: Shape, element_size: int, narrow: bool = False
     on_hopper = hopper.is_usable(device, shape, element_size, narrow)
     programs = 1 if on_hopper else _AT_A_TIME if together == 2 else _AT_A_TIME_ALONE
     at_a_time = max(1, programs * _multiprocessors(device) // groups)
-    keys = hopper.KEYS if on_hopper else _KEYS
+    keys = hopper.KEYS if on_hopper else _keys(shape)
     more, most_cut = _MORE_PARTS * at_a_time, _MOST_CUT * at_a_time
     most = tiles + more
     cuts = torch.empty(1 + 2 * tiles + most, dtype=torch.int32, device=device)
@@ -147,6 +149,10 @@ def _multiprocessors(device: Tensor) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
+def _keys(shape: Shape) -> int:
+    return _KEYS if shape.head_dim <= 128 else _KEYS_OF_WIDE
+
+
 def _heads_together(shape: Shape, element_size: int) -> int:
     """Query heads that a program computes: keys and values are read once for all of them.
 
@@ -176,6 +182,7 @@ def _see_all(
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
     PRECISION: tl.constexpr,
+    CAP: tl.constexpr,
 ):
     """Whole pieces of keys, from one to before another, that every row sees."""
     columns = tl.arange(0, PADDED)
@@ -189,8 +196,13 @@ def _see_all(
         else:
             key = tl.load(keys + reach, mask=columns[None, :] < HEAD_DIM, other=0.0).to(query.dtype)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION)
-        higher = tl.maximum(maximum, tl.max(scores, axis=1) * scale)
-        weights = tl.exp2(scores * scale - higher[:, None])
+        if CAP > 0:
+            scores = cap_scores(scores * scale, CAP)
+            higher = tl.maximum(maximum, tl.max(scores, axis=1))
+            weights = tl.exp2(scores - higher[:, None])
+        else:
+            higher = tl.maximum(maximum, tl.max(scores, axis=1) * scale)
+            weights = tl.exp2(scores * scale - higher[:, None])
         correction = tl.exp2(maximum - higher)
         total = total * correction + tl.sum(weights, axis=1)
         if HEAD_DIM == PADDED:
@@ -229,6 +241,7 @@ def _see_some(
     SINKS: tl.constexpr,
     ALIBI: tl.constexpr,
     PRECISION: tl.constexpr,
+    CAP: tl.constexpr,
 ):
     """Keys of which a row sees those that are not after it and lie in its window, or are sinks, which count
     as if they lay from ``first`` on."""
@@ -244,6 +257,8 @@ def _see_some(
         loaded = inside[:, None] & (columns < HEAD_DIM)[None, :]
         key = tl.load(keys + reach, mask=loaded, other=0.0).to(query.dtype)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
+        if CAP > 0:
+            scores = cap_scores(scores, CAP)
         if ALIBI:
             distance = (place[None, :] - own[:, None]).to(tl.float32)
             scores += tl.load(slopes + heads)[:, None] * distance * 1.4426950408889634
@@ -291,6 +306,7 @@ def _attend_tiles(
     SINKS: tl.constexpr,
     ALIBI: tl.constexpr,
     PRECISION: tl.constexpr,
+    CAP: tl.constexpr,
 ):
     """One tile of a chunk's rows, for ``TOGETHER`` query heads that read one key head, head after head.
     Scores are in base 2."""
@@ -324,11 +340,13 @@ def _attend_tiles(
         maximum, total, mixed = _see_all(
             query, keys, values, table, kv_head, 0, clear, maximum, total, mixed,
             scale, KV_HEADS, HEAD_DIM, PADDED, BLOCK_SIZE, TILE, PRECISION,
+            CAP=CAP,
         )  # fmt: skip
     maximum, total, mixed = _see_some(
         query, keys, values, table, kv_head, heads, position + rows, begin, position + count, begin,
         maximum, total, mixed, slopes, scale,
         KV_HEADS, HEAD_DIM, PADDED, BLOCK_SIZE, TILE, WINDOW, SINKS, ALIBI, PRECISION,
+        CAP=CAP,
     )  # fmt: skip
     mixed = mixed / tl.where(total > 0, total, 1.0)[:, None]
     tl.store(out + query_reach, mixed.to(out.dtype.element_ty), mask=query_inside)
@@ -361,6 +379,7 @@ def _attend_parts(
     TOGETHER: tl.constexpr,
     TILE: tl.constexpr,
     PRECISION: tl.constexpr,
+    CAP: tl.constexpr,
 ):
     """A part of a tile's keys, otherwise as `_attend_tiles`; `_join` makes the output of what was cut."""
     # The last tile of a chunk sees most: it begins first.
@@ -397,11 +416,13 @@ def _attend_parts(
     maximum, total, mixed = _see_all(
         query, keys, values, table, kv_head, begin, tl.minimum(end, clear), maximum, total, mixed,
         scale, KV_HEADS, HEAD_DIM, PADDED, BLOCK_SIZE, TILE, PRECISION,
+        CAP=CAP,
     )  # fmt: skip
     maximum, total, mixed = _see_some(
         query, keys, values, table, kv_head, heads, position + rows, tl.maximum(begin, clear) * TILE,
         tl.minimum(end * TILE, position + count), 0, maximum, total, mixed, queries, scale,
         KV_HEADS, HEAD_DIM, PADDED, BLOCK_SIZE, TILE, 0, 0, False, PRECISION,
+        CAP=CAP,
     )  # fmt: skip
     # Read again: what would be kept over the loops is taken from what they need.
     tile = tl.load(cuts + 1 + 2 * tiles + item, volatile=True)
@@ -500,8 +521,9 @@ def context_attention(
         "PADDED": max(16, triton.next_power_of_2(shape.head_dim)),
         "BLOCK_SIZE": shape.tokens_per_block,
         "ROWS": CONTEXT_TILE,
-        "TILE": _KEYS,
+        "TILE": _keys(shape),
         "PRECISION": "ieee" if queries.dtype == torch.float32 else "tf32",
+        "CAP": shape.softcap or 0.0,
         "num_warps": 4,
         "num_stages": 2,
     }

@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from .operations import Shape, Tensor
+from .softcap_kernels import cap_scores
 
 #: Programs that the chunks beyond the first of each row are at most: some for each multiprocessor. Those that
 #: a plan does not need cost time, too, which shows where there are few rows.
@@ -89,7 +90,7 @@ def plan(positions: Tensor, shape: Shape) -> Plan | None:
     counters = torch.empty(rows * shape.kv_heads, dtype=torch.int32, device=device)
     parts = torch.empty((most, shape.heads, shape.head_dim), dtype=torch.float32, device=device)
     maxima, sums = torch.empty((2, most, shape.heads), dtype=torch.float32, device=device)
-    tile, _, _ = _cut(programs)
+    tile, _, _ = _cut(programs, shape)
     _plan[(1,)](
         positions,
         chunks,
@@ -132,6 +133,7 @@ def _attend(
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
     PRECISION: tl.constexpr,
+    CAP: tl.constexpr,
 ):
     """One chunk of a sequence's keys, for the queries that read one key head. Scores are in base 2. The
     program that is the last of its row and key head joins what all of them gave."""
@@ -166,6 +168,8 @@ def _attend(
         loaded = inside[:, None] & (columns < HEAD_DIM)[None, :]
         key = tl.load(keys + reach, mask=loaded, other=0.0).to(query.dtype)
         scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * scale
+        if CAP > 0:
+            scores = cap_scores(scores, CAP)
         scores = tl.where(inside[None, :], scores, -1e30)
         higher = tl.maximum(maximum, tl.max(scores, axis=1))
         weights = tl.exp2(scores - higher[:, None])
@@ -236,12 +240,13 @@ def _join(
         tl.store(out + target, (mixed / total).to(out.dtype.element_ty), mask=columns < HEAD_DIM)
 
 
-def _cut(programs: int) -> tuple[int, int, int]:
+def _cut(programs: int, shape: Shape) -> tuple[int, int, int]:
     """Keys a tile, warps and pipeline stages for so many sequences x key heads, measured on an H200: the best
-    for long contexts, and within 6 % of it for contexts of 256 tokens."""
+    for long contexts, and within 6 % of it for contexts of 256 tokens. With more than 128 numbers a
+    head, tiles are no larger than shared memory."""
     if programs <= _FEW:
         return 64, 2, 3
-    return (128, 4, 2) if programs < 4096 else (32, 1, 4)
+    return (128 if shape.head_dim <= 128 else 64, 4, 2) if programs < 4096 else (32, 1, 4)
 
 
 def attend(
@@ -257,7 +262,7 @@ def attend(
     """One new token a sequence, as `operations.generation_attention` has it without a window."""
     rows = queries.shape[0]
     shared = shape.heads // shape.kv_heads
-    tile, warps, stages = _cut(rows * shape.kv_heads)
+    tile, warps, stages = _cut(rows * shape.kv_heads, shape)
     out = torch.empty_like(queries)
     _attend[(plan.most, shape.kv_heads)](
         queries,
@@ -283,6 +288,7 @@ def attend(
         BLOCK_SIZE=shape.tokens_per_block,
         TILE=tile,
         PRECISION="ieee" if queries.dtype == torch.float32 else "tf32",
+        CAP=shape.softcap or 0.0,
         num_warps=warps,
         num_stages=stages,
     )

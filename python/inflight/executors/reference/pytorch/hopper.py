@@ -2,8 +2,8 @@
 
 Those kernels need a GPU of compute capability 9.0 and a Triton that has Gluon, whose interface is not fixed
 yet: so they are tried once a process, against the plain operations, and where they cannot be compiled or give
-something else, `context_kernels` computes with its own, as it does with windows, biases, other types and
-other sizes of heads. Knows nothing of plans, which are `context_kernels`'.
+something else, `context_kernels` computes with its own, as it does with windows, biases, caps, other
+types and other sizes of heads. Knows nothing of plans, which are `context_kernels`'.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ def is_usable(device: Any, shape: Shape, element_size: int, narrow: bool) -> boo
         and shape.head_dim == _HEAD_DIM
         and (shape.heads // shape.kv_heads) % HEADS_TOGETHER == 0
         and shape.slopes is None
+        and shape.softcap is None
         and shape.tokens_per_block in _BLOCK_SIZES
         and _is_available(device)
     )

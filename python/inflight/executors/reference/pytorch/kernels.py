@@ -25,11 +25,13 @@ from .linear_kernels import linear
 from .operations import Shape, Tensor, add_layer_norm
 from .operations import activate as _activate
 from .product_kernels import product
+from .softcap_kernels import capped
 
 __all__ = [
     "activate",
     "add_layer_norm",
     "add_rms_norm",
+    "capped",
     "context_attention",
     "experts",
     "generation_attention",
@@ -104,19 +106,27 @@ def _add_rms_norm(
     delta,
     more,
     weight,
+    delta_norm,
     out,
     epsilon,
     WIDTH: tl.constexpr,
     PADDED: tl.constexpr,
     ADD: tl.constexpr,
     MORE: tl.constexpr,
+    DELTA_NORM: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64) * WIDTH
     columns = tl.arange(0, PADDED)
     inside = columns < WIDTH
     values = tl.load(x + row + columns, mask=inside, other=0.0)
     if ADD:
-        values += _sum(delta, more, row + columns, inside, MORE)
+        given = _sum(delta, more, row + columns, inside, MORE)
+        if DELTA_NORM:
+            own = given.to(tl.float32)
+            own *= tl.rsqrt(tl.sum(own * own, axis=0) / WIDTH + epsilon)
+            own *= tl.load(delta_norm + columns, mask=inside, other=0.0).to(tl.float32)
+            given = own.to(values.dtype)
+        values += given
         tl.store(x + row + columns, values, mask=inside)
     wide = values.to(tl.float32)
     scale = tl.rsqrt(tl.sum(wide * wide, axis=0) / WIDTH + epsilon)
@@ -125,7 +135,12 @@ def _add_rms_norm(
 
 
 def add_rms_norm(
-    x: Tensor, delta: Tensor | None, weight: Tensor, epsilon: float, more: Tensor | None = None
+    x: Tensor,
+    delta: Tensor | None,
+    weight: Tensor,
+    epsilon: float,
+    more: Tensor | None = None,
+    delta_norm: Tensor | None = None,
 ) -> Tensor:
     width = x.shape[-1]
     out = torch.empty_like(x)
@@ -135,12 +150,14 @@ def add_rms_norm(
         x if delta is None else delta,
         x if more is None else more,
         weight,
+        delta_norm,
         out,
         epsilon,
         WIDTH=width,
         PADDED=padded,
         ADD=delta is not None,
         MORE=more is not None,
+        DELTA_NORM=delta_norm is not None,
         num_warps=8 if padded >= 4096 else 4,
     )
     return out

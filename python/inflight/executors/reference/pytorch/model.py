@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 
-from inflight.executors.reference.model.config import ModelConfig
+from inflight.executors.reference.model.config import ModelConfig, RopeConfig
 from inflight.executors.reference.model.layers import Layer, Loader, Weights, held
 from inflight.executors.reference.model.lora import Part
 from inflight.executors.reference.model.rope import inverse_frequencies
@@ -93,10 +93,12 @@ class TorchModel:
             max_seq_len,
             config.sink_tokens,
             slopes,
+            attention_scale=config.attention_scale,
+            softcap=config.attention_softcap,
         )
-        frequencies = torch.from_numpy(inverse_frequencies(config.rope, config.head_dim))
-        angles = torch.arange(max_seq_len, dtype=torch.float32)[:, None] * frequencies
-        self._rope = (angles.cos().to(self.device), angles.sin().to(self.device))
+        self._rope = self._tables(config.rope)
+        #: Of layers with another rotary embedding.
+        self._second_rope = None if config.sliding_rope is None else self._tables(config.sliding_rope)
         #: Of each pair of a head: time, row or column.
         self._turns_by: Tensor = None
         #: Of a model that sees.
@@ -114,6 +116,12 @@ class TorchModel:
         #: Called with the index of each layer before it is queued.
         self.before_layer: Callable[[int], None] | None = None
 
+    def _tables(self, rope: RopeConfig | None) -> tuple[Tensor, Tensor]:
+        """Cosines and sines ``[positions, head_dim / 2]``."""
+        frequencies = torch.from_numpy(inverse_frequencies(rope, self.shape.head_dim))
+        angles = torch.arange(self.shape.max_seq_len, dtype=torch.float32)[:, None] * frequencies
+        return angles.cos().to(self.device), angles.sin().to(self.device)
+
     @property
     def device(self) -> Tensor:
         return self._ends.embedding.device
@@ -125,7 +133,7 @@ class TorchModel:
     @property
     def memory_bytes(self) -> int:
         """What the weights take."""
-        tables = sum(table.nbytes for table in self._rope)
+        tables = sum(table.nbytes for table in (*self._rope, *(self._second_rope or ())))
         tables += 0 if self.tower is None else self.tower.memory_bytes
         tables += 0 if self.encoder is None else self.encoder.memory_bytes
         return int(tables + sum(tensor.nbytes for tensor in held(self._ends, *self._layers).values()))
@@ -183,13 +191,15 @@ class TorchModel:
         narrow = self.cache_dtype != self.dtype
         planned = None if prompts is None else ops.plan_context(prompts, shape, self.dtype.itemsize, narrow)
         turned, turns = self._turns(rows)
+        second_turns = turns if self._second_rope is None else self._second_rope
         x = self._embed(rows)
         delta: Tensor | None = None
         more: Tensor | None = None
+        delta_norm: Tensor | None = None
         for index, layer in enumerate(self._layers):
             if self.before_layer is not None:
                 self.before_layer(index)
-            normed = self._norm(x, delta, layer.input_norm, layer.input_norm_bias, more)
+            normed = self._norm(x, delta, layer.input_norm, layer.input_norm_bias, more, delta_norm)
             norms = None
             if layer.query_norm is not None and layer.key_norm is not None:
                 norms = (layer.query_norm, layer.key_norm)
@@ -198,7 +208,7 @@ class TorchModel:
                 qkv,
                 turned,
                 rows.cache_slots,
-                turns,
+                second_turns if layer.turns_by_second else turns,
                 norms,
                 epsilon,
                 self._keys[index],
@@ -212,10 +222,10 @@ class TorchModel:
             delta = self.communicator.all_reduce(delta)
             if self.encoder is not None and rows.listening is not None:
                 delta, more = self.encoder.listen(x, delta, index, rows.listening, more), None
-            normed = self._norm(x, delta, layer.post_norm, layer.post_norm_bias, more)
+            normed = self._norm(x, delta, layer.post_norm, layer.post_norm_bias, more, layer.output_norm)
             delta, more = self._mlp(normed, layer, rows, index)
-            delta = self.communicator.all_reduce(delta)
-        return self._norm(x, delta, self._ends.norm, self._ends.norm_bias, more)
+            delta, delta_norm = self.communicator.all_reduce(delta), layer.down_norm
+        return self._norm(x, delta, self._ends.norm, self._ends.norm_bias, more, delta_norm)
 
     def _turns(self, rows: Rows) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Which row of which tables turns each row: of the model's, or of other tables where pairs of
@@ -241,11 +251,18 @@ class TorchModel:
         return x
 
     def _norm(
-        self, x: Tensor, delta: Tensor | None, weight: Tensor, bias: Tensor | None, more: Tensor | None
+        self,
+        x: Tensor,
+        delta: Tensor | None,
+        weight: Tensor,
+        bias: Tensor | None,
+        more: Tensor | None,
+        delta_norm: Tensor | None,
     ) -> Tensor:
+        """``delta_norm`` norms what is added to ``x``, where RMS norms are."""
         epsilon = self.config.norm_epsilon
         if bias is None:
-            return self.operations.add_rms_norm(x, delta, weight, epsilon, more)
+            return self.operations.add_rms_norm(x, delta, weight, epsilon, more, delta_norm)
         return self.operations.add_layer_norm(x, delta, weight, bias, epsilon, more)
 
     def _product(
@@ -285,6 +302,11 @@ class TorchModel:
 
     def logits(self, hidden: Tensor, out: Tensor | None = None) -> Tensor:
         """Logits ``[rows, vocab_size]`` of final hidden states, in the model's type; in ``out`` if given."""
+        logits, softcap = self._head(hidden, out), self.config.logit_softcap
+        return logits if softcap is None else self.operations.capped(logits, softcap)
+
+    def _head(self, hidden: Tensor, out: Tensor | None) -> Tensor:
+        """The product of `logits`."""
         if self.communicator.size > 1:
             part = self.operations.linear(hidden, self._ends.head)
             logits = self.communicator.all_gather(part)[:, : self.config.vocab_size]

@@ -38,10 +38,14 @@ class Shape:
     sink_tokens: int = 0
     #: By head, float32, where biases are linear.
     slopes: Tensor | None = None
+    #: What scores are multiplied with; None: the inverse root of a head's size.
+    attention_scale: float | None = None
+    #: What scores are capped at; None: they are not.
+    softcap: float | None = None
 
     @property
     def scale(self) -> float:
-        return float(self.head_dim**-0.5)
+        return float(self.head_dim**-0.5) if self.attention_scale is None else self.attention_scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +125,18 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def add_rms_norm(
-    x: Tensor, delta: Tensor | None, weight: Tensor, epsilon: float, more: Tensor | None = None
+    x: Tensor,
+    delta: Tensor | None,
+    weight: Tensor,
+    epsilon: float,
+    more: Tensor | None = None,
+    delta_norm: Tensor | None = None,
 ) -> Tensor:
     """Adds ``delta`` to ``x`` in place; the sum with unit root mean square, times ``weight``. ``more`` is
-    added to ``delta`` first."""
+    added to ``delta`` first; then it is normed by ``delta_norm`` if there is one."""
     if delta is not None:
-        x += _with(delta, more)
+        delta = _with(delta, more)
+        x += delta if delta_norm is None else rms_norm(delta, delta_norm, epsilon)
     return rms_norm(x, weight, epsilon)
 
 
@@ -166,6 +176,11 @@ def activate(x: Tensor, activation: Activation, gated: bool, more: Tensor | None
     else:
         active = functional.gelu(active, approximate="tanh" if activation == "gelu_tanh" else "none")
     return (active if factor is None else active * factor).to(x.dtype)
+
+
+def capped(x: Tensor, softcap: float) -> Tensor:
+    """``x``, in its own memory, bent by tanh so that it stays below ``softcap``."""
+    return x.copy_((x.float() / softcap).tanh() * softcap)
 
 
 def experts(
@@ -339,9 +354,15 @@ def _attend(
     if shape.slopes is not None:
         biases = shape.slopes[:, None, None] * (other - own).float()
         mask = biases.masked_fill(~seen, float("-inf")).to(queries.dtype)
-    mixed = functional.scaled_dot_product_attention(
-        queries.transpose(0, 1), gathered(keys), gathered(values), attn_mask=mask, scale=shape.scale
-    )
+    queries = queries.transpose(0, 1)
+    if shape.softcap is not None:
+        scores = capped(queries.float() @ gathered(keys).float().mT * shape.scale, shape.softcap)
+        scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+        mixed = (scores.softmax(-1) @ gathered(values).float()).to(queries.dtype)
+    else:
+        mixed = functional.scaled_dot_product_attention(
+            queries, gathered(keys), gathered(values), attn_mask=mask, scale=shape.scale
+        )
     return mixed.transpose(0, 1)
 
 
