@@ -1,4 +1,4 @@
-"""Caps by tanh and norms of what is added: each kernel computes what its plain operation does.
+"""Caps by tanh, norms of what is added and gates: each kernel computes what its plain operation does.
 
 On a GPU in the types that models have; with TRITON_INTERPRET=1 on a CPU, in float32.
 """
@@ -6,6 +6,7 @@ On a GPU in the types that models have; with TRITON_INTERPRET=1 on a CPU, in flo
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -54,6 +55,19 @@ def test_what_is_added_is_normed_first(adapted: bool, dtype: str) -> None:
     )
     for one, other in ((found, expected), (x, own_x)):
         torch.testing.assert_close(one.float(), other.float(), atol=TOLERANCES[dtype], rtol=TOLERANCES[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh", "gelu"])
+@pytest.mark.parametrize("adapted", [False, True])
+def test_gates_are_those_of_the_operations(adapted: bool, activation: Any, dtype: str) -> None:
+    torch.manual_seed(3)
+    x, more = torch.randn((2, 5, 2 * 1100), device=DEVICE).to(getattr(torch, dtype))
+    given = (activation, True, more if adapted else None)
+    tolerance = TOLERANCES[dtype]
+    torch.testing.assert_close(
+        kernels.activate(x, *given), operations.activate(x, *given), atol=tolerance, rtol=tolerance
+    )
 
 
 def test_hoppers_kernels_are_left_to_models_without_caps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -164,25 +164,37 @@ def add_rms_norm(
 
 
 @triton.jit
-def _silu_gate(gate_up, more, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr, MORE: tl.constexpr):
+def _gate(
+    gate_up, more, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr, MORE: tl.constexpr, GELU: tl.constexpr
+):
     row = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < WIDTH
     gate = _sum(gate_up, more, row * 2 * WIDTH + columns, inside, MORE)
     up = _sum(gate_up, more, row * 2 * WIDTH + WIDTH + columns, inside, MORE)
     wide = gate.to(tl.float32)
-    gated = wide * tl.sigmoid(wide) * up.to(tl.float32)
+    bent = wide
+    if GELU:
+        # The half of 1 + tanh is a sigmoid.
+        bent = 1.5957691216057308 * (wide + 0.044715 * wide * wide * wide)
+    gated = wide * tl.sigmoid(bent) * up.to(tl.float32)
     tl.store(out + row * WIDTH + columns, gated.to(gate.dtype), mask=inside)
 
 
 def activate(x: Tensor, activation: Activation, gated: bool, more: Tensor | None = None) -> Tensor:
-    """Other activations than Llama's are PyTorch's own operations."""
-    if activation != "silu" or not gated:
+    """Other activations than Llama's and Gemma's are PyTorch's operations."""
+    if activation not in ("silu", "gelu_tanh") or not gated:
         return _activate(x, activation, gated, more)
     rows, width = x.shape[0], x.shape[1] // 2
     out = torch.empty((rows, width), dtype=x.dtype, device=x.device)
-    _silu_gate[(rows, triton.cdiv(width, 1024))](
-        x, x if more is None else more, out, WIDTH=width, BLOCK=1024, MORE=more is not None
+    _gate[(rows, triton.cdiv(width, 1024))](
+        x,
+        x if more is None else more,
+        out,
+        WIDTH=width,
+        BLOCK=1024,
+        MORE=more is not None,
+        GELU=activation == "gelu_tanh",
     )
     return out
 
