@@ -20,6 +20,8 @@ from .config import ModelConfig
 from .lora import Adapter, AdapterError, check_rank, named_slots, scaled_delta
 from .weights import CheckpointWeights
 
+#: What PEFT writes before the names of modules.
+_PREFIX = "base_model.model."
 #: PEFT writes a few kilobytes.
 _MAX_CONFIG_BYTES = 1024 * 1024
 #: Of `r` and `lora_alpha`: what float32 arithmetic takes.
@@ -68,11 +70,11 @@ def read_peft(path: Path, task_id: int, config: ModelConfig, max_rank: int) -> A
         shards = _shards(path)
         for layer, name in _adapted(shards, config):
             slot = slots[name]
-            prefix = f"base_model.model.{config.names.layer.format(layer)}.{name}"
+            prefix = f"{_PREFIX}{config.names.layer.format(layer)}.{name}"
             down, up = f"{prefix}.lora_A.weight", f"{prefix}.lora_B.weight"
             wanted |= {down: (rank, slot.inputs), up: (slot.outputs, rank)}
             pairs.append((layer, slot, down, up))
-        weights = CheckpointWeights(shards, wanted.items())
+        weights = CheckpointWeights(shards, wanted.items(), spellings=_spellings(config))
         deltas = [
             (layer, scaled_delta(slot, weights.tensor(down), weights.tensor(up), scale))
             for layer, slot, down, up in pairs
@@ -112,14 +114,18 @@ def _adapted(shards: Sequence[Any], config: ModelConfig) -> list[tuple[int, str]
     """The layers and modules that the file has weights for. Errors: `AdapterError` for any that the model
     has not, since it would be left out without a word."""
     places = {
-        f"base_model.model.{config.names.layer.format(layer)}.{name}": (layer, name)
+        f"{_PREFIX}{config.names.layer.format(layer)}.{name}": (layer, name)
         for layer in range(config.num_layers)
         for name in named_slots(config)
     }
     found: dict[tuple[int, str], None] = {}
     for shard in shards:
         for tensor in shard.tensors:
-            module, _, kind = tensor.name.rpartition(".lora_")
+            name = tensor.name
+            for own, other in _spellings(config):
+                if name.startswith(other):
+                    name = own + name[len(other) :]
+            module, _, kind = name.rpartition(".lora_")
             if module not in places or kind not in ("A.weight", "B.weight"):
                 raise AdapterError(
                     f"`{tensor.name}` in `{PEFT_WEIGHTS}` belongs to no module that takes an adapter; those "
@@ -129,6 +135,11 @@ def _adapted(shards: Sequence[Any], config: ModelConfig) -> list[tuple[int, str]
     if not found:
         raise AdapterError(f"`{PEFT_WEIGHTS}` holds no weights")
     return list(found)
+
+
+def _spellings(config: ModelConfig) -> list[tuple[str, str]]:
+    """How names begin, as those of a checkpoint."""
+    return [(_PREFIX + own, _PREFIX + other) for own, other in config.names.spellings]
 
 
 def _shards(path: Path) -> tuple[Any, ...]:
