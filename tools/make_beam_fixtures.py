@@ -25,6 +25,8 @@ FAMILIES = (
     "gemma",
     "baichuan2_rotary",
     "baichuan2_alibi",
+    "gemma2",
+    "gemma3",
 )
 PROMPTS = ([3, 4, 5, 6], [(7 * token) % 61 + 3 for token in range(18)])
 #: Tokens of the output, the longest.
@@ -78,8 +80,10 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where the fixtures lie")
-    folder = parser.parse_args().folder
-    for family in FAMILIES:
+    parser.add_argument("names", nargs="*", help="which fixtures; all, if none is named")
+    arguments = parser.parse_args()
+    folder = arguments.folder
+    for family in arguments.names or FAMILIES:
         if family.startswith("baichuan"):
             model = load_baichuan(folder / family)
         else:

@@ -49,6 +49,12 @@ class Fixture:
     rope_scaling: dict[str, Any] | None = None
     #: What follows the prefix in the name of the class.
     suffix: str = "ForCausalLM"
+    #: The base of layers that slide, where they have another rotary embedding.
+    sliding_theta: float | None = None
+    #: Of the vision tower, if there is one.
+    vision: dict[str, Any] | None = None
+    #: What the numbers are drawn with; 0: the fixture's place in the list.
+    seed: int = 0
 
 
 FIXTURES = (
@@ -113,6 +119,53 @@ FIXTURES = (
             "norm_topk_prob": False,
         },
     ),
+    Fixture(
+        "gemma2",
+        "Gemma2",
+        40,
+        config={
+            "head_dim": 16,
+            "query_pre_attn_scalar": 24,
+            "sliding_window": 8,
+            "attn_logit_softcapping": 1.5,
+            "final_logit_softcapping": 4.0,
+        },
+        seed=102,
+    ),
+    Fixture(
+        "gemma3",
+        "Gemma3",
+        48,
+        config={
+            "num_hidden_layers": 3,
+            "head_dim": 16,
+            "query_pre_attn_scalar": 24,
+            "sliding_window": 8,
+            "sliding_window_pattern": 3,
+        },
+        rope_theta=1000.0,
+        rope_scaling={"rope_type": "linear", "factor": 4.0},
+        sliding_theta=100.0,
+        seed=103,
+    ),
+    Fixture(
+        "gemma3_seeing",
+        "Gemma3",
+        40,
+        config={"head_dim": 16, "sliding_window": 8, "sliding_window_pattern": 2},
+        rope_theta=1000.0,
+        suffix="ForConditionalGeneration",
+        sliding_theta=100.0,
+        vision={
+            "hidden_size": 8,
+            "intermediate_size": 8,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 1,
+            "image_size": 4,
+            "patch_size": 2,
+        },
+        seed=104,
+    ),
 )
 
 #: Keys of the configuration that Baichuan's own code reads, besides `model_max_length` or, of the rotary
@@ -144,11 +197,27 @@ def make_config(fixture: Fixture) -> Any:
             "rope_theta": fixture.rope_theta,
             **(fixture.rope_scaling or {}),
         }
+        if fixture.sliding_theta is not None:
+            values["rope_parameters"] = {
+                "full_attention": values["rope_parameters"],
+                "sliding_attention": {"rope_type": "default", "rope_theta": fixture.sliding_theta},
+            }
     else:
         values["rope_theta"] = fixture.rope_theta
         values["rope_scaling"] = fixture.rope_scaling
+        if fixture.sliding_theta is not None:
+            values["rope_local_base_freq"] = fixture.sliding_theta
     # transformers has no Baichuan: see `write_baichuan`.
     family = "Llama" if fixture.family == "Baichuan" else fixture.family
+    if fixture.vision is not None:
+        values = {
+            "text_config": values,
+            "vision_config": fixture.vision,
+            "mm_tokens_per_image": 4,
+            "image_token_index": 60,
+        }
+    elif family == "Gemma3":
+        family = "Gemma3Text"
     config = getattr(transformers, f"{family}Config")(**values)
     config.architectures = [f"{fixture.family}{fixture.suffix}"]
     return config
@@ -253,7 +322,8 @@ def write_fixture(fixture: Fixture, folder: Path, seed: int) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             is_norm = "norm" in name or ".ln_" in name
-            center = 1.0 if is_norm and name.endswith("weight") and fixture.family != "Gemma" else 0.0
+            is_centered = is_norm and name.endswith("weight") and not fixture.family.startswith("Gemma")
+            center = 1.0 if is_centered else 0.0
             drawn = center + 0.2 * torch.randn(parameter.shape, generator=generator)
             parameter.copy_(drawn.to(storage).float())
         token_ids = torch.randint(3, _SHAPE["vocab_size"], (fixture.tokens,), generator=generator)
@@ -310,7 +380,7 @@ def main() -> None:
         if arguments.configs:
             write_old_config(fixture, folder)
         else:
-            write_fixture(fixture, folder, seed)
+            write_fixture(fixture, folder, fixture.seed or seed)
 
 
 if __name__ == "__main__":

@@ -34,6 +34,8 @@ FAMILIES = [
     "gemma",
     "baichuan2_rotary",
     "baichuan2_alibi",
+    "gemma2",
+    "gemma3",
 ]
 EARLY_STOPPING = {True: 1, False: 0, "never": -1}
 

@@ -17,7 +17,7 @@ from inflight.executors.reference.core.refusal import Refused
 from inflight.executors.reference.core.scheduler import CapacitySchedulerPolicy
 from reference.support import collect, engine, expected, model, request, run, torch_engine
 
-NAMES = ["llama", "qwen3", "gpt2", "gemma", "mixtral", "mistral_window"]
+NAMES = ["llama", "qwen3", "gpt2", "gemma", "gemma3", "mixtral", "mistral_window"]
 
 
 def pooled(name: str) -> list[NamedTensor]:

@@ -79,7 +79,9 @@ def own_table(name: str = "llama") -> Float32:
     return embeddings(name)[[PROMPT[place] for place in VIRTUAL]]
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma", "gpt2", "qwen2_tied", "mixtral", "baichuan2_alibi"])
+@pytest.mark.parametrize(
+    "name", ["llama", "gemma", "gemma3", "gpt2", "qwen2_tied", "mixtral", "baichuan2_alibi"]
+)
 @pytest.mark.parametrize("tokens", [256, 8])
 def test_a_virtual_token_is_what_it_is_embedded_as(name: str, tokens: int) -> None:
     """Beside plain requests, whole and in chunks."""

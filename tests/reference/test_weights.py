@@ -154,6 +154,9 @@ SIZES = {
         ("MixtralForCausalLM", {"num_local_experts": 3, "num_experts_per_tok": 2}),
         ("Phi3ForCausalLM", {}),
         ("GemmaForCausalLM", {}),
+        ("Gemma2ForCausalLM", {}),
+        ("Gemma3ForCausalLM", {}),
+        ("Gemma3ForConditionalGeneration", {"tie_word_embeddings": False}),
         ("BaichuanForCausalLM", {"num_key_value_heads": 3, "head_dim": 4}),
     ],
 )

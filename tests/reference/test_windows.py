@@ -40,6 +40,8 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
     ("mistral_window", {}),
     ("mistral_window", {"max_attention_window_size": "7", "sink_token_length": 4}),
     ("qwen3", {"max_attention_window_size": "1"}),
+    ("gemma2", {"max_attention_window_size": "20", "sink_token_length": 3}),
+    ("gemma3", {"max_attention_window_size": "20"}),
 ]
 
 

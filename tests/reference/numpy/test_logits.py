@@ -43,6 +43,9 @@ def test_there_is_a_fixture_for_every_promise() -> None:
         "mixtral",
         "phi3_window",
         "gemma",
+        "gemma2",
+        "gemma3",
+        "gemma3_seeing",
         "baichuan2_rotary",
         "baichuan2_alibi",
     } == set(NAMES)

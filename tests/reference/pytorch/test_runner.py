@@ -216,7 +216,19 @@ def test_sequences_that_end_early_leave_nothing_behind(device: str) -> None:
     "TRITON_INTERPRET" not in os.environ, reason="run with TRITON_INTERPRET=1 for the kernels"
 )
 @pytest.mark.parametrize(
-    "name", ["llama", "mistral_window", "qwen3", "gpt2", "mixtral", "qwen3_moe", "gemma", "baichuan2_alibi"]
+    "name",
+    [
+        "llama",
+        "mistral_window",
+        "qwen3",
+        "gpt2",
+        "mixtral",
+        "qwen3_moe",
+        "gemma",
+        "gemma2",
+        "gemma3",
+        "baichuan2_alibi",
+    ],
 )
 def test_the_kernels_compute_what_the_operations_do(name: str) -> None:
     from inflight.executors.reference.pytorch import kernels

@@ -22,6 +22,9 @@ _LISTED = (
     gpt2.GPT2,
     phi3.PHI3,
     gemma.GEMMA,
+    gemma.GEMMA2,
+    gemma.GEMMA3,
+    gemma.GEMMA3_SEEING,
     baichuan.BAICHUAN,
     whisper.WHISPER,
 )
