@@ -25,6 +25,7 @@ FAMILIES = (
     "gemma",
     "baichuan2_rotary",
     "baichuan2_alibi",
+    "gpt_oss",
 )
 PROMPTS = ([3, 4, 5, 6], [(7 * token) % 61 + 3 for token in range(18)])
 #: Tokens of the output, the longest.

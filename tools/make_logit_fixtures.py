@@ -113,6 +113,36 @@ FIXTURES = (
             "norm_topk_prob": False,
         },
     ),
+    Fixture(
+        "gpt_oss",
+        "GptOss",
+        40,
+        config={
+            "head_dim": 16,
+            # Whole groups of MXFP4.
+            "intermediate_size": 64,
+            "sliding_window": 8,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "pad_token_id": 0,
+        },
+        rope_theta=1000.0,
+        rope_scaling={
+            "rope_type": "yarn",
+            "factor": 8.0,
+            "beta_fast": 4.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": 32,
+        },
+    ),
+    Fixture(
+        "llama_yarn",
+        "Llama",
+        40,
+        rope_theta=1000.0,
+        rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+    ),
 )
 
 #: Keys of the configuration that Baichuan's own code reads, besides `model_max_length` or, of the rotary
@@ -254,7 +284,9 @@ def write_fixture(fixture: Fixture, folder: Path, seed: int) -> None:
         for name, parameter in model.named_parameters():
             is_norm = "norm" in name or ".ln_" in name
             center = 1.0 if is_norm and name.endswith("weight") and fixture.family != "Gemma" else 0.0
-            drawn = center + 0.2 * torch.randn(parameter.shape, generator=generator)
+            # So large that gpt-oss bounds some of what they are added to.
+            spread = 6.0 if name.endswith("gate_up_proj_bias") else 0.2
+            drawn = center + spread * torch.randn(parameter.shape, generator=generator)
             parameter.copy_(drawn.to(storage).float())
         token_ids = torch.randint(3, _SHAPE["vocab_size"], (fixture.tokens,), generator=generator)
     folder.mkdir(parents=True, exist_ok=True)

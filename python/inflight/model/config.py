@@ -45,6 +45,7 @@ CONVENTIONS: Mapping[str, Convention] = {
     "GPTBigCodeForCausalLM": Convention(gated_mlp=False, learned_positions=True, tied=True),
     "GPTJForCausalLM": Convention(gated_mlp=False),
     "GemmaForCausalLM": Convention("gemma", tied=True, head_dim=256),
+    "GptOssForCausalLM": Convention("gpt_oss", head_dim=64),
     "LlamaForCausalLM": Convention("llama"),
     "MBartForConditionalGeneration": Convention(gated_mlp=False, learned_positions=True),
     "MistralForCausalLM": Convention("mistral"),

@@ -21,9 +21,11 @@ BYTES = {
     "int8": 1.0,
     "int4": 0.5,
     "nvfp4": 0.5625,
+    "mxfp4": 0.53125,
 }
 
-#: `--quantization` -> the format of the layers' matrices; embeddings keep the model's precision.
+#: `--quantization`, or what a checkpoint comes in -> the format of the layers' matrices; embeddings keep the
+#: model's precision.
 MATRIX_FORMAT = {
     "fp8": "fp8",
     "int8_sq": "int8",
@@ -32,6 +34,7 @@ MATRIX_FORMAT = {
     "int4_awq": "int4",
     "w4a8_awq": "int4",
     "nvfp4": "nvfp4",
+    "mxfp4": "mxfp4",
 }
 
 

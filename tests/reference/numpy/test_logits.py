@@ -31,7 +31,9 @@ def make_cache(model: NumpyModel, num_blocks: int) -> PagedCache:
 def test_there_is_a_fixture_for_every_promise() -> None:
     assert {
         "llama",
+        "gpt_oss",
         "llama3_rope",
+        "llama_yarn",
         "llama_biased_linear_rope",
         "mistral_window",
         "qwen2_tied",

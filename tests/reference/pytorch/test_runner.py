@@ -211,12 +211,23 @@ def test_sequences_that_end_early_leave_nothing_behind(device: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
 # Spare rows hold whatever the memory held.
-@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value|All-NaN slice) encountered:RuntimeWarning")
 @pytest.mark.skipif(
     "TRITON_INTERPRET" not in os.environ, reason="run with TRITON_INTERPRET=1 for the kernels"
 )
 @pytest.mark.parametrize(
-    "name", ["llama", "mistral_window", "qwen3", "gpt2", "mixtral", "qwen3_moe", "gemma", "baichuan2_alibi"]
+    "name",
+    [
+        "llama",
+        "mistral_window",
+        "qwen3",
+        "gpt2",
+        "mixtral",
+        "qwen3_moe",
+        "gemma",
+        "baichuan2_alibi",
+        "gpt_oss",
+    ],
 )
 def test_the_kernels_compute_what_the_operations_do(name: str) -> None:
     from inflight.executors.reference.pytorch import kernels

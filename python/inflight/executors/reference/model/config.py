@@ -23,12 +23,13 @@ from .families import FAMILIES
 from .families.family import Activation, Family, Names, Norm, Positions, Variant
 from .hearing import HearingConfig
 from .vision import VisionConfig
+from .yarn import Yarn, parse_yarn
 
-#: Rotary scaling by name; the others (dynamic, yarn, longrope, ...) are refused.
-SUPPORTED_ROPE_TYPES = ("default", "linear", "llama3")
+#: Rotary scaling by name; the others (dynamic, longrope, ...) are refused.
+SUPPORTED_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 #: The quantized checkpoints that are read.
-QUANTIZATIONS = "FP8 (per tensor, row or block) or INT4 (AWQ `gemm`, GPTQ, compressed-tensors)"
+QUANTIZATIONS = "FP8 (per tensor, row or block), INT4 (AWQ, GPTQ, compressed-tensors) or MXFP4 (gpt-oss)"
 
 _DEFAULT_ROPE_THETA = 10000.0
 #: What transformers assumes where the config states no longest sequence.
@@ -39,7 +40,7 @@ _MOST_LAYERS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Rotary position embedding; the four fields before the last have meaning for scaled types only."""
+    """Rotary position embedding; the four fields after the type are those of `linear` and `llama3`."""
 
     theta: float
     rope_type: str = "default"
@@ -50,6 +51,7 @@ class RopeConfig:
     #: How many of a head's pairs turn by a token's position in time, by its row and by its column; None: all
     #: by its one position.
     sections: tuple[int, int, int] | None = None
+    yarn: Yarn | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ class ModelConfig:
     vision: VisionConfig | None = None
     #: The encoder of a model that hears.
     hearing: HearingConfig | None = None
+    #: Whether the router of a mixture has a bias.
+    router_bias: bool = False
 
 
 SUPPORTED_ARCHITECTURES = tuple(FAMILIES)
@@ -159,6 +163,7 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
         quantization=facts.quantization,
         vision=None if family.vision is None else family.vision(facts, config),
         hearing=None if family.hearing is None else family.hearing(facts, config),
+        router_bias=family.router_bias,
     )
 
 
@@ -249,9 +254,10 @@ def _rope(values: Mapping[str, Any], max_positions: int, head_dim: int, family: 
             f"rotary scaling `{rope_type}` with `mrope_section` is not supported by the reference executor",
             "use a checkpoint with `default`",
         )
-    factor = number(parameters, "factor")
+    if rope_type == "yarn":
+        return RopeConfig(theta=theta, rope_type=rope_type, yarn=parse_yarn(parameters, theta, max_positions))
     if rope_type == "linear":
-        return RopeConfig(theta=theta, rope_type=rope_type, factor=factor)
+        return RopeConfig(theta=theta, rope_type=rope_type, factor=number(parameters, "factor"))
     low = number(parameters, "low_freq_factor")
     high = number(parameters, "high_freq_factor")
     if high <= low:
@@ -259,7 +265,7 @@ def _rope(values: Mapping[str, Any], max_positions: int, head_dim: int, family: 
     return RopeConfig(
         theta=theta,
         rope_type=rope_type,
-        factor=factor,
+        factor=number(parameters, "factor"),
         low_freq_factor=low,
         high_freq_factor=high,
         original_max_position_embeddings=integer(

@@ -45,6 +45,9 @@ class Loading(Protocol[ArrayT]):
     def no_bias(self, matrix: ArrayT) -> ArrayT:
         """A zero for each row of a matrix ``[out, in]``."""
 
+    def of_experts(self, matrices: ArrayT) -> ArrayT:
+        """Matrices ``[experts, in, out]`` as ``[experts, out, in]``. Compressed ones are so already."""
+
     def rows_of(self, matrix: ArrayT, first: int, count: int) -> ArrayT:
         """``count`` rows from ``first`` on; those that the matrix does not have are zero."""
 
@@ -63,7 +66,8 @@ class Layer(Generic[ArrayT]):
     output_bias: ArrayT | None
     post_norm: ArrayT
     post_norm_bias: ArrayT | None
-    #: ``[experts, in]`` of a mixture, whose matrices of the MLP are ``[experts, out, in]``.
+    #: ``[experts, in]`` of a mixture, whose matrices of the MLP are ``[experts, out, in]`` and their biases
+    #: ``[experts, out]``.
     router: ArrayT | None
     #: Gate before up, or up alone.
     gate_up: ArrayT
@@ -71,6 +75,9 @@ class Layer(Generic[ArrayT]):
     down: ArrayT
     down_bias: ArrayT | None
     window: int | None
+    router_bias: ArrayT | None = None
+    #: By head, float32: what counts in the softmax of its scores besides its keys, and has no value.
+    sink_scores: ArrayT | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +134,7 @@ class Loader(Generic[ArrayT]):
         """One layer."""
         config, names = self._config, self._config.names
         prefix = names.layer.format(index)
-        router = None
-        if config.num_experts:
-            router = self._weights.tensor(f"{prefix}.{names.router}.weight")
-            experts = [f"{prefix}.{names.expert.format(expert)}" for expert in range(config.num_experts)]
-            gate_up = self._loading.stacked([self._matrix(expert, names.gate_up) for expert in experts])
-            down = self._loading.stacked([self._matrix(expert, (names.down,)) for expert in experts])
-        else:
-            gate_up, down = self._matrix(prefix, names.gate_up), self._matrix(prefix, (names.down,))
+        gate_up, gate_up_bias, down, down_bias = self._mlp(prefix)
         return Layer(
             input_norm=self._norm(f"{prefix}.{names.input_norm}"),
             input_norm_bias=self._norm_bias(f"{prefix}.{names.input_norm}"),
@@ -146,13 +146,43 @@ class Loader(Generic[ArrayT]):
             output_bias=self._bias(config.output_bias, prefix, (names.output,)),
             post_norm=self._norm(f"{prefix}.{names.post_norm}"),
             post_norm_bias=self._norm_bias(f"{prefix}.{names.post_norm}"),
-            router=router,
+            router=self._weights.tensor(f"{prefix}.{names.router}.weight") if config.num_experts else None,
             gate_up=gate_up,
-            gate_up_bias=self._bias(config.mlp_bias, prefix, names.gate_up),
+            gate_up_bias=gate_up_bias,
             down=down,
-            down_bias=self._bias(config.mlp_bias, prefix, (names.down,)),
+            down_bias=down_bias,
             window=config.windows[index],
+            router_bias=self._bias(config.router_bias, prefix, (names.router,)),
+            sink_scores=self._sink_scores(prefix),
         )
+
+    def _mlp(self, prefix: str) -> tuple[ArrayT, ArrayT | None, ArrayT, ArrayT | None]:
+        """Gate and up, then down, each with its bias: of the layer, or of all its experts."""
+        config, names = self._config, self._config.names
+        if names.stacked_experts:
+            place = f"{prefix}.{names.expert}"
+            return (*self._experts(f"{place}.{names.gate_up[0]}"), *self._experts(f"{place}.{names.down}"))
+        if config.num_experts:
+            experts = [f"{prefix}.{names.expert.format(expert)}" for expert in range(config.num_experts)]
+            gate_up = self._loading.stacked([self._matrix(expert, names.gate_up) for expert in experts])
+            down = self._loading.stacked([self._matrix(expert, (names.down,)) for expert in experts])
+            return gate_up, None, down, None
+        return (
+            self._matrix(prefix, names.gate_up),
+            self._bias(config.mlp_bias, prefix, names.gate_up),
+            self._matrix(prefix, (names.down,)),
+            self._bias(config.mlp_bias, prefix, (names.down,)),
+        )
+
+    def _experts(self, place: str) -> tuple[ArrayT, ArrayT | None]:
+        """The matrices and biases of all experts that one tensor each has."""
+        bias = self._weights.tensor(f"{place}_bias") if self._config.mlp_bias else None
+        return self._loading.of_experts(self._weights.tensor(place)), bias
+
+    def _sink_scores(self, prefix: str) -> ArrayT | None:
+        """In float32, as scores are."""
+        name = self._config.names.sink_scores
+        return self._loading.added(self._weights.tensor(f"{prefix}.{name}"), 0.0) if name else None
 
     def _matrix(self, prefix: str, parts: Sequence[str]) -> ArrayT:
         matrices = [self._weights.tensor(f"{prefix}.{part}.weight") for part in parts]

@@ -91,7 +91,8 @@ def named_slots(config: ModelConfig) -> dict[str, Slot]:
     if not config.num_experts:
         return slots | mlp
     slots |= _split("router", (names.router,), (config.num_experts,), hidden)
-    for expert in range(config.num_experts):
+    # Adapters of PEFT for experts that lie in one tensor have another form.
+    for expert in () if names.stacked_experts else range(config.num_experts):
         for name, slot in mlp.items():
             slots[f"{names.expert.format(expert)}.{name}"] = replace(slot, expert=expert)
     return slots
@@ -138,7 +139,7 @@ def module_slots(config: ModelConfig) -> dict[int, Sequence[Slot]]:
         if config.gated_mlp:
             slots["mlp_gate_up"] = Slot("gate_up", 0, 2 * inner, hidden)
     found: dict[int, Sequence[Slot]] = {MODULES.index(name): (slot,) for name, slot in slots.items()}
-    for name, slot in mlp.items() if config.num_experts else ():
+    for name, slot in mlp.items() if config.num_experts and not config.names.stacked_experts else ():
         found[MODULES.index(f"moe_{name}")] = [
             replace(slot, expert=expert) for expert in range(config.num_experts)
         ]

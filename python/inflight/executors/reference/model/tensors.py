@@ -41,14 +41,29 @@ def _layer(config: ModelConfig, prefix: str) -> Iterator[tuple[str, Shape]]:
             yield f"{prefix}.{norm}.weight", (config.head_dim,)
     yield from _linear(config, prefix, names.qkv, config.qkv_bias, (queries, keys, keys), hidden)
     yield from _linear(config, prefix, (names.output,), config.output_bias, (hidden,), queries)
+    if names.sink_scores:
+        yield f"{prefix}.{names.sink_scores}", (config.num_heads,)
     widths = (inner, inner) if config.gated_mlp else (inner,)
     prefixes = [prefix]
     if config.num_experts:
-        yield from _linear(config, prefix, (names.router,), False, (config.num_experts,), hidden)
+        yield from _linear(config, prefix, (names.router,), config.router_bias, (config.num_experts,), hidden)
+        if names.stacked_experts:
+            yield from _stacked_experts(config, f"{prefix}.{names.expert}", sum(widths))
+            return
         prefixes = [f"{prefix}.{names.expert.format(expert)}" for expert in range(config.num_experts)]
     for place in prefixes:
         yield from _linear(config, place, names.gate_up, config.mlp_bias, widths, hidden)
         yield from _linear(config, place, (names.down,), config.mlp_bias, (hidden,), inner)
+
+
+def _stacked_experts(config: ModelConfig, place: str, width: int) -> Iterator[tuple[str, Shape]]:
+    """The matrices of all experts ``[experts, in, out]`` and their biases."""
+    [gate_up], down = config.names.gate_up, config.names.down
+    hidden, inner = config.hidden_size, config.intermediate_size
+    for part, inputs, outputs in ((gate_up, hidden, width), (down, inner, hidden)):
+        yield f"{place}.{part}", (config.num_experts, inputs, outputs)
+        if config.mlp_bias:
+            yield f"{place}.{part}_bias", (config.num_experts, outputs)
 
 
 def _norm(config: ModelConfig, name: str) -> Iterator[tuple[str, Shape]]:

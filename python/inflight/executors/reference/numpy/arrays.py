@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from inflight.executors.reference.core.probabilities import best_ids, softmax
 from inflight.executors.reference.model.array_types import Float32, Int
-from inflight.executors.reference.model.families.family import Activation
+from inflight.executors.reference.model.families.family import SWIGLU_ALPHA, SWIGLU_LIMIT, Activation
 
 #: Adds to what a part of an expert made of its rows: part, expert, what went in, what came out.
 Adapt = Callable[[str, int, Float32, Float32], None]
@@ -63,6 +63,12 @@ def no_bias(matrix: Float32) -> Float32:
     return np.zeros(len(matrix), dtype=np.float32)
 
 
+def of_experts(matrices: Float32) -> Float32:
+    """Matrices ``[experts, in, out]`` as ``[experts, out, in]``."""
+    turned: Float32 = matrices.transpose(0, 2, 1)
+    return turned
+
+
 def rows_of(matrix: Float32, first: int, count: int) -> Float32:
     """``count`` rows from ``first`` on; those that the matrix does not have are zero."""
     rows: Float32 = matrix[first : first + count]
@@ -105,6 +111,8 @@ def activate(x: Float32, activation: Activation, gated: bool) -> Float32:
     """The activation of ``x``, or that of its first half times its second where the MLP is ``gated``."""
     if activation == "silu" and gated:
         return silu_gate(x)
+    if activation == "clamped_swiglu":
+        return clamped_swiglu(x)
     half = x.shape[-1] // 2 if gated else x.shape[-1]
     active = _ACTIVATIONS[activation](x[..., :half])
     if gated:
@@ -136,6 +144,18 @@ def gelu(x: Float32) -> Float32:
     return active
 
 
+def clamped_swiglu(x: Float32) -> Float32:
+    """``gate * sigmoid(alpha * gate) * (up + 1)``, bounded; ``[T, 2 x n]`` are gate and up in turns."""
+    gate = np.minimum(x[..., ::2], np.float32(SWIGLU_LIMIT))
+    up = np.clip(x[..., 1::2], np.float32(-SWIGLU_LIMIT), np.float32(SWIGLU_LIMIT))
+    active: Float32 = np.tanh(gate * np.float32(0.5 * SWIGLU_ALPHA))
+    active += np.float32(1.0)
+    active *= gate
+    active *= up + np.float32(1.0)
+    active *= np.float32(0.5)
+    return active
+
+
 def silu(x: Float32) -> Float32:
     """``x * sigmoid(x)``. By tanh, which cannot overflow as exp does."""
     active: Float32 = np.tanh(x * np.float32(0.5))
@@ -163,10 +183,12 @@ def experts(
     adapt: Adapt | None = None,
     product: Linear = linear,
     normalized: bool = True,
+    gate_up_bias: Float32 | None = None,
+    down_bias: Float32 | None = None,
 ) -> Float32:
     """A mixture of gated MLPs: each row goes through its ``chosen`` best experts, by the softmax of their
-    ``scores [T, experts]``, or of all scores where not ``normalized``. Matrices are ``[experts, out, in]``;
-    ``adapt`` adds to what they give."""
+    ``scores [T, experts]``, or of all scores where not ``normalized``. Matrices are ``[experts, out, in]``
+    and biases ``[experts, out]``; ``adapt`` adds to what they give."""
     best = best_ids(scores, chosen)
     if normalized:
         shares = softmax(np.take_along_axis(scores, best, axis=1))
@@ -177,10 +199,14 @@ def experts(
         rows, places = np.nonzero(best == expert)
         own = x[rows]
         inner = product(own, gate_up[expert])
+        if gate_up_bias is not None:
+            inner += gate_up_bias[expert]
         if adapt is not None:
             adapt("gate_up", int(expert), own, inner)
         active = activate(inner, activation, True)
         out = product(active, down[expert])
+        if down_bias is not None:
+            out += down_bias[expert]
         if adapt is not None:
             adapt("down", int(expert), active, out)
         mixed[rows] += out * shares[rows, places][:, None]
@@ -199,10 +225,11 @@ def silu_gate(gate_up: Float32) -> Float32:
     return gated
 
 
-def rope_tables(inverse_frequencies: Float32, positions: int) -> tuple[Float32, Float32]:
-    """Cosines and sines ``[positions, head_dim / 2]``, computed in float32 as transformers does."""
+def rope_tables(inverse_frequencies: Float32, positions: int, scale: float = 1.0) -> tuple[Float32, Float32]:
+    """Cosines and sines ``[positions, head_dim / 2]`` times ``scale``, computed in float32 as transformers
+    does."""
     angles = np.arange(positions, dtype=np.float32)[:, None] * inverse_frequencies
-    return np.cos(angles), np.sin(angles)
+    return np.cos(angles) * np.float32(scale), np.sin(angles) * np.float32(scale)
 
 
 def rope(x: Float32, cosines: Float32, sines: Float32) -> Float32:
@@ -256,9 +283,11 @@ def generation_attention(
     scale: float,
     slopes: Float32 | None = None,
     distances: Float32 | None = None,
+    sink_scores: Float32 | None = None,
 ) -> Float32:
     """One new token a sequence: ``queries [R, heads, head_dim]`` over ``[R, padded, kv_heads, head_dim]``.
-    With ``slopes [heads]`` scores fall with the ``distances [R, padded]`` of the keys (ALiBi)."""
+    With ``slopes [heads]`` scores fall with the ``distances [R, padded]`` of the keys (ALiBi).
+    ``sink_scores [heads]`` count besides those of the keys."""
     rows, heads, head_dim = queries.shape
     kv_heads = keys.shape[2]
     # Queries that share a key head form one small matrix; the transposes below are views that BLAS reads.
@@ -268,9 +297,19 @@ def generation_attention(
         scores += slopes.reshape(kv_heads, -1, 1) * distances[:, None, None, :]
     if mask is not None:
         scores += mask
-    weights = softmax(scores)
+    weights = attention_shares(scores, None if sink_scores is None else sink_scores.reshape(kv_heads, -1, 1))
     mixed: Float32 = weights @ values.transpose(0, 2, 1, 3)
     return mixed.reshape(rows, heads, head_dim)
+
+
+def attention_shares(scores: Float32, sink_scores: Float32 | None) -> Float32:
+    """The softmax of the last axis; ``sink_scores``, with a last axis of 1, count and have no share."""
+    if sink_scores is None:
+        return softmax(scores)
+    highest = np.maximum(scores.max(axis=-1, keepdims=True), sink_scores)
+    weights: Float32 = np.exp(scores - highest)
+    weights /= weights.sum(axis=-1, keepdims=True) + np.exp(sink_scores - highest)
+    return weights
 
 
 def _mask(hidden: npt.NDArray[np.bool_]) -> Float32:
@@ -289,12 +328,14 @@ def context_attention(
     places: Int | None = None,
     sink_tokens: int = 0,
     slopes: Float32 | None = None,
+    sink_scores: Float32 | None = None,
 ) -> Float32:
     """A chunk of one prompt: ``queries [T, heads, head_dim]`` at ``first_position`` on, causal, over all
     ``[first_position + T, kv_heads, head_dim]`` keys so far.
 
     With ``places [keys]`` over keys at these positions; those below ``sink_tokens`` are seen beyond the
-    window. With ``slopes [heads]`` scores fall with the distance (ALiBi).
+    window. With ``slopes [heads]`` scores fall with the distance (ALiBi). ``sink_scores [heads]`` count
+    besides those of the keys.
     """
     count, heads, head_dim = queries.shape
     kv_heads = keys.shape[1]
@@ -329,7 +370,8 @@ def context_attention(
             if window is not None:
                 hidden |= (places <= own - window) & (places >= sink_tokens)
             by_row += _mask(hidden)
-        mixed = softmax(scores) @ values[begin:end].transpose(1, 0, 2)
+        own_sinks = None if sink_scores is None else np.repeat(sink_scores, rows).reshape(kv_heads, -1, 1)
+        mixed = attention_shares(scores, own_sinks) @ values[begin:end].transpose(1, 0, 2)
         mixed = mixed.reshape(heads, rows, head_dim)
         out[start:stop] = mixed.transpose(1, 0, 2)
     return out

@@ -83,9 +83,11 @@ def attention(
     scale: float,
     window: int | None = None,
     slopes: Float32 | None = None,
+    sink_scores: Float32 | None = None,
 ) -> Float32:
     """Causal attention of ``queries [T, heads, head_dim]`` over whole runs of keys ``[T or 1, keys, kv_heads,
-    head_dim]``. With ``slopes [heads]`` scores fall with the distance (ALiBi)."""
+    head_dim]``. With ``slopes [heads]`` scores fall with the distance (ALiBi). ``sink_scores
+    [heads]`` count besides those of the keys."""
     out, positions, places, run = np.empty_like(queries), part.positions, part.places, part.run
     heads, shares = queries.shape[1], len(keys) == 1
     step = max(1, MAX_SCORES // (heads * keys.shape[1]))
@@ -108,12 +110,19 @@ def attention(
             np.where(hidden, MASKED, np.float32(0.0)),
             run,
             None if slopes is None else slopes[:, None] * distances[:, None].astype(np.float32),
+            sink_scores,
         )
     return out
 
 
 def _attend(
-    queries: Float32, keys: Float32, values: Float32, mask: Float32, run: int, fall: Float32 | None
+    queries: Float32,
+    keys: Float32,
+    values: Float32,
+    mask: Float32,
+    run: int,
+    fall: Float32 | None,
+    sink_scores: Float32 | None,
 ) -> Float32:
     """One slice; ``mask [T, keys]`` and ``fall [T, heads, keys]`` are added to the scores."""
     rows, heads, head_dim = queries.shape
@@ -124,7 +133,11 @@ def _attend(
     if fall is not None:
         scores += fall.reshape(rows, kv_heads, -1, runs, run).transpose(0, 1, 3, 2, 4)
     scores += mask.reshape(rows, 1, runs, 1, run)
-    scores -= scores.max(axis=(2, 4), keepdims=True)
+    highest = scores.max(axis=(2, 4), keepdims=True)
+    if sink_scores is not None:
+        sinks = sink_scores.reshape(1, kv_heads, 1, -1, 1)
+        highest = np.maximum(highest, sinks)
+    scores -= highest
     weights = np.exp(scores, out=scores)
     products = np.matmul(weights, values.transpose(0, 3, 1, 2, 4))
     sums = weights.sum(axis=-1, keepdims=True)
@@ -133,5 +146,7 @@ def _attend(
     for place in range(1, runs):
         mixed += products[:, :, place]
         total += sums[:, :, place]
+    if sink_scores is not None:
+        total += np.exp(sinks - highest)[:, :, 0]
     mixed /= total
     return mixed.reshape(rows, heads, head_dim)

@@ -18,7 +18,7 @@ from inflight.executors.reference.model.communicator import Alone, Communicator
 from inflight.executors.reference.model.config import ModelConfig, load_config
 from inflight.executors.reference.model.layers import Layer, Loader, Weights, held
 from inflight.executors.reference.model.lora import LayerDeltas, Part
-from inflight.executors.reference.model.rope import inverse_frequencies
+from inflight.executors.reference.model.rope import inverse_frequencies, turn_scale
 from inflight.executors.reference.model.weights import CheckpointWeights, find_weights
 
 from . import arrays, invariant
@@ -55,7 +55,7 @@ class NumpyModel:
         self._slopes = None
         if config.alibi_slopes is not None:
             self._slopes = np.array(config.alibi_slopes, dtype=np.float32)
-        self._cosines, self._sines = arrays.rope_tables(frequencies, max_seq_len)
+        self._cosines, self._sines = arrays.rope_tables(frequencies, max_seq_len, turn_scale(config.rope))
 
     @property
     def memory_bytes(self) -> int:
@@ -93,7 +93,7 @@ class NumpyModel:
             rotated = arrays.rope(rotating, cosines, sines)
             arrays.scatter(cache.keys[index], batch.slots, rotated[:, query_heads:])
             arrays.scatter(cache.values[index], batch.slots, values)
-            mixed = attend(rotated[:, :query_heads], cache, index, layer.window)
+            mixed = attend(rotated[:, :query_heads], cache, index, layer.window, layer.sink_scores)
             mixed = mixed.reshape(rows, -1)
             projected = self._linear(mixed, layer.output, layer.output_bias)
             self._adapt(batch, index, "output", mixed, projected)
@@ -139,12 +139,13 @@ class NumpyModel:
     def _mlp(self, x: Float32, layer: Layer[Float32], batch: Batch, index: int) -> Float32:
         config = self.config
         if layer.router is not None:
-            scores = self._linear(x, layer.router)
+            scores = self._linear(x, layer.router, layer.router_bias)
             self._adapt(batch, index, "router", x, scores)
             chosen, activation = config.experts_per_token, config.activation
             product, normalized = self._linear, config.normalized_experts
+            biases = (layer.gate_up_bias, layer.down_bias)
             mixed = arrays.experts(
-                x, scores, layer.gate_up, layer.down, chosen, activation, None, product, normalized
+                x, scores, layer.gate_up, layer.down, chosen, activation, None, product, normalized, *biases
             )
             for rows, adapter in batch.adapted:
                 deltas = adapter.layers[index]
@@ -159,6 +160,7 @@ class NumpyModel:
                         partial(_adapt_expert, product, deltas),
                         product,
                         normalized,
+                        *biases,
                     )
             return mixed
         inner = self._linear(x, layer.gate_up, layer.gate_up_bias)
@@ -169,7 +171,13 @@ class NumpyModel:
         return out
 
     def _attend(
-        self, batch: Batch, queries: Float32, cache: PagedCache, layer: int, window: int | None
+        self,
+        batch: Batch,
+        queries: Float32,
+        cache: PagedCache,
+        layer: int,
+        window: int | None,
+        sink_scores: Float32 | None,
     ) -> Float32:
         keys, values, size = cache.keys[layer], cache.values[layer], cache.tokens_per_block
         scale = self.config.head_dim**-0.5
@@ -183,6 +191,7 @@ class NumpyModel:
                 scale,
                 self._slopes,
                 None if self._slopes is None else group.distances,
+                sink_scores,
             )
         for span in batch.context:
             mixed[span.start : span.stop] = arrays.context_attention(
@@ -195,6 +204,7 @@ class NumpyModel:
                 None if span.places is None else span.places[: span.keys],
                 span.sink_tokens,
                 self._slopes,
+                sink_scores,
             )
         return mixed
 
@@ -205,6 +215,7 @@ class NumpyModel:
         cache: PagedCache,
         layer: int,
         window: int | None,
+        sink_scores: Float32 | None,
     ) -> Float32:
         """As `_attend`, by the same products for all rows."""
         mixed, size = np.empty_like(queries), cache.tokens_per_block
@@ -217,6 +228,7 @@ class NumpyModel:
                 self.config.head_dim**-0.5,
                 window,
                 self._slopes,
+                sink_scores,
             )
         return mixed
 

@@ -277,6 +277,7 @@ def _attend_tiles(
     tile_counts,
     out,
     slopes,
+    sink_scores,
     scale,
     table_width,
     HEADS: tl.constexpr,
@@ -290,6 +291,7 @@ def _attend_tiles(
     WINDOW: tl.constexpr,
     SINKS: tl.constexpr,
     ALIBI: tl.constexpr,
+    SCORED_SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """One tile of a chunk's rows, for ``TOGETHER`` query heads that read one key head, head after head.
@@ -317,6 +319,10 @@ def _attend_tiles(
     maximum = tl.full((ROWS * TOGETHER,), -1e30, tl.float32)
     total = tl.zeros((ROWS * TOGETHER,), tl.float32)
     mixed = tl.zeros((ROWS * TOGETHER, PADDED), tl.float32)
+    if SCORED_SINKS:
+        # Counted as a key whose value is zero.
+        maximum = tl.load(sink_scores + heads) * 1.4426950408889634
+        total += 1.0
     if (WINDOW == 0) & (not ALIBI):
         # Every row sees all of what lies before the first one.
         clear = (position + 1) // TILE
@@ -349,6 +355,7 @@ def _attend_parts(
     maxima,
     sums,
     out,
+    sink_scores,
     scale,
     table_width,
     tiles,
@@ -360,6 +367,7 @@ def _attend_parts(
     ROWS: tl.constexpr,
     TOGETHER: tl.constexpr,
     TILE: tl.constexpr,
+    SCORED_SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """A part of a tile's keys, otherwise as `_attend_tiles`; `_join` makes the output of what was cut."""
@@ -392,6 +400,11 @@ def _attend_parts(
     maximum = tl.full((ROWS * TOGETHER,), -1e30, tl.float32)
     total = tl.zeros((ROWS * TOGETHER,), tl.float32)
     mixed = tl.zeros((ROWS * TOGETHER, PADDED), tl.float32)
+    if SCORED_SINKS:  # noqa: SIM102 -- a choice of the compiler's
+        # Counted as a key whose value is zero, by the first part.
+        if item == first:
+            maximum = tl.load(sink_scores + heads) * 1.4426950408889634
+            total += 1.0
     # Every row sees all of what lies before the first one.
     clear = (position + 1) // TILE
     maximum, total, mixed = _see_all(
@@ -487,6 +500,7 @@ def context_attention(
     shape: Shape,
     plan: ContextPlan | None,
     out: Tensor,
+    sink_scores: Tensor | None = None,
 ) -> None:
     """Chunks of prompts, as `operations.context_attention` has it."""
     tiles = context.rows.shape[0]
@@ -506,6 +520,7 @@ def context_attention(
         "num_stages": 2,
     }
     width = block_tables.stride(0)
+    has_sinks, sinks = (False, queries) if sink_scores is None else (True, sink_scores)
     if plan is not None and window is None:
         made = (plan.cuts, plan.parts, plan.maxima, plan.sums)
         if plan.on_hopper:
@@ -513,8 +528,8 @@ def context_attention(
             hopper.attend(queries, keys, values, block_tables, context, shape, made, programs, out)
         else:
             _attend_parts[(plan.most, shape.heads // together)](
-                queries, keys, values, block_tables, *tile, *made, out, scale, width, tiles,
-                TOGETHER=together, **common,
+                queries, keys, values, block_tables, *tile, *made, out, sinks, scale, width, tiles,
+                TOGETHER=together, SCORED_SINKS=has_sinks, **common,
             )  # fmt: skip
         grid = (plan.at_a_time, shape.heads // together, CONTEXT_TILE * together // _JOINED_ROWS)
         _join[grid](
@@ -528,7 +543,7 @@ def context_attention(
         together = 1
     _attend_tiles[(tiles, shape.heads // together)](
         queries, keys, values, block_tables, *tile,
-        out, queries if shape.slopes is None else shape.slopes, scale, width,
+        out, queries if shape.slopes is None else shape.slopes, sinks, scale, width,
         TOGETHER=together, WINDOW=window or 0, SINKS=shape.sink_tokens if window else 0,
-        ALIBI=shape.slopes is not None, **common,
+        ALIBI=shape.slopes is not None, SCORED_SINKS=has_sinks, **common,
     )  # fmt: skip

@@ -121,6 +121,7 @@ def _attend(
     maxima,
     sums,
     out,
+    sink_scores,
     scale,
     table_width,
     count,
@@ -131,6 +132,7 @@ def _attend(
     PADDED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
+    SCORED_SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """One chunk of a sequence's keys, for the queries that read one key head. Scores are in base 2. The
@@ -157,6 +159,12 @@ def _attend(
     maximum = tl.full((SHARED_PADDED,), -1e30, tl.float32)
     total = tl.zeros((SHARED_PADDED,), tl.float32)
     mixed = tl.zeros((SHARED_PADDED, PADDED), tl.float32)
+    if SCORED_SINKS:  # noqa: SIM102 -- a choice of the compiler's
+        # Counted as a key whose value is zero, by the first chunk.
+        if item == first:
+            own_sinks = sink_scores + kv_head * SHARED + query_heads
+            maximum = tl.load(own_sinks, mask=query_heads < SHARED, other=0.0) * 1.4426950408889634
+            total += 1.0
     for start in range(begin, end, TILE):
         place = start + tl.arange(0, TILE)
         inside = place < end
@@ -253,6 +261,7 @@ def attend(
     positions: Tensor,
     plan: Plan,
     shape: Shape,
+    sink_scores: Tensor | None = None,
 ) -> Tensor:
     """One new token a sequence, as `operations.generation_attention` has it without a window."""
     rows = queries.shape[0]
@@ -272,6 +281,7 @@ def attend(
         plan.maxima,
         plan.sums,
         out,
+        queries if sink_scores is None else sink_scores,
         shape.scale * 1.4426950408889634,
         block_tables.stride(0),
         rows,
@@ -282,6 +292,7 @@ def attend(
         PADDED=max(16, triton.next_power_of_2(shape.head_dim)),
         BLOCK_SIZE=shape.tokens_per_block,
         TILE=tile,
+        SCORED_SINKS=sink_scores is not None,
         PRECISION="ieee" if queries.dtype == torch.float32 else "tf32",
         num_warps=warps,
         num_stages=stages,

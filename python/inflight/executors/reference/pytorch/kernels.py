@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from inflight.executors.reference.model.families.family import Activation
+from inflight.executors.reference.model.families.family import SWIGLU_ALPHA, SWIGLU_LIMIT, Activation
 
 from .attention_kernels import generation_attention
 from .context_kernels import context_attention
@@ -42,6 +42,8 @@ __all__ = [
 
 #: Heads that one program rotates.
 _ROTATED_HEADS = 8
+
+_LIMIT, _ALPHA = tl.constexpr(SWIGLU_LIMIT), tl.constexpr(SWIGLU_ALPHA)
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -158,13 +160,27 @@ def _silu_gate(gate_up, more, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr, MOR
     tl.store(out + row * WIDTH + columns, gated.to(gate.dtype), mask=inside)
 
 
+@triton.jit
+def _clamped_swiglu(gate_up, more, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr, MORE: tl.constexpr):
+    """Gate and up lie in turns."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < WIDTH
+    gate = _sum(gate_up, more, (row * WIDTH + columns) * 2, inside, MORE)
+    up = _sum(gate_up, more, (row * WIDTH + columns) * 2 + 1, inside, MORE).to(tl.float32)
+    wide = tl.minimum(gate.to(tl.float32), _LIMIT)
+    gated = wide * tl.sigmoid(wide * _ALPHA) * (tl.minimum(tl.maximum(up, -_LIMIT), _LIMIT) + 1.0)
+    tl.store(out + row * WIDTH + columns, gated.to(gate.dtype), mask=inside)
+
+
 def activate(x: Tensor, activation: Activation, gated: bool, more: Tensor | None = None) -> Tensor:
-    """Other activations than Llama's are PyTorch's own operations."""
-    if activation != "silu" or not gated:
+    """Other activations than Llama's and gpt-oss's are PyTorch's own operations."""
+    if activation not in ("silu", "clamped_swiglu") or not gated:
         return _activate(x, activation, gated, more)
     rows, width = x.shape[0], x.shape[1] // 2
     out = torch.empty((rows, width), dtype=x.dtype, device=x.device)
-    _silu_gate[(rows, triton.cdiv(width, 1024))](
+    kernel = _silu_gate if activation == "silu" else _clamped_swiglu
+    kernel[(rows, triton.cdiv(width, 1024))](
         x, x if more is None else more, out, WIDTH=width, BLOCK=1024, MORE=more is not None
     )
     return out
@@ -179,16 +195,18 @@ def experts(
     activation: Activation,
     normalized: bool = True,
     adds: Callable[..., None] | None = None,
+    gate_up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
 ) -> Tensor:
     """Each expert computes the rows that chose it, sorted on the device. ``adds`` is
     `expert_adapter_kernels.ExpertAdapters.add` of the layer."""
     best, shares = choose(scores, chosen, normalized)
     tiles = sort(best, scores.shape[1])
-    inner = product(x, gate_up, tiles=tiles)
+    inner = product(x, gate_up, gate_up_bias, tiles=tiles)
     if adds is not None:
         adds("gate_up", x, inner, tiles, best)
     active = activate(inner, activation, True)
-    out = product(active, down, tiles=tiles, scatter=True)
+    out = product(active, down, down_bias, tiles=tiles, scatter=True)
     if adds is not None:
         adds("down", active, out, tiles, best)
     return mix(out, shares)

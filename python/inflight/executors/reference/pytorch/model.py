@@ -18,7 +18,7 @@ import torch.nn.functional as functional
 from inflight.executors.reference.model.config import ModelConfig
 from inflight.executors.reference.model.layers import Layer, Loader, Weights, held
 from inflight.executors.reference.model.lora import Part
-from inflight.executors.reference.model.rope import inverse_frequencies
+from inflight.executors.reference.model.rope import inverse_frequencies, turn_scale
 
 from . import operations
 from .adapters import Adapted, adapt_expert
@@ -93,10 +93,12 @@ class TorchModel:
             max_seq_len,
             config.sink_tokens,
             slopes,
+            bool(config.names.sink_scores),
         )
         frequencies = torch.from_numpy(inverse_frequencies(config.rope, config.head_dim))
         angles = torch.arange(max_seq_len, dtype=torch.float32)[:, None] * frequencies
-        self._rope = (angles.cos().to(self.device), angles.sin().to(self.device))
+        scaled = turn_scale(config.rope)
+        self._rope = ((scaled * angles.cos()).to(self.device), (scaled * angles.sin()).to(self.device))
         #: Of each pair of a head: time, row or column.
         self._turns_by: Tensor = None
         #: Of a model that sees.
@@ -206,7 +208,7 @@ class TorchModel:
                 shape,
                 more,
             )
-            mixed = self._attend(queries, rows, index, generating, layer.window, plan, planned)
+            mixed = self._attend(queries, rows, index, generating, layer, plan, planned)
             mixed = mixed.reshape(len(mixed), -1)
             delta, more = self._product(rows, index, "output", mixed, layer.output, layer.output_bias)
             delta = self.communicator.all_reduce(delta)
@@ -258,13 +260,15 @@ class TorchModel:
     def _mlp(self, x: Tensor, layer: Layer[Tensor], rows: Rows, index: int) -> tuple[Tensor, Tensor | None]:
         config, ops = self.config, self.operations
         if layer.router is not None:
-            scores, more = self._product(rows, index, "router", x, layer.router)
+            scores, more = self._product(rows, index, "router", x, layer.router, layer.router_bias)
             scores = scores if more is None else scores + more
             chosen, activation = config.experts_per_token, config.activation
             normalized = config.normalized_experts
             adds = None if rows.adapted is None else rows.adapted.experts(index)
-            own = {} if adds is None else {"adds": adds}
-            mixed = ops.experts(x, scores, layer.gate_up, layer.down, chosen, activation, normalized, **own)
+            biases = (layer.gate_up_bias, layer.down_bias)
+            mixed = ops.experts(
+                x, scores, layer.gate_up, layer.down, chosen, activation, normalized, adds, *biases
+            )
             for group in () if rows.adapted is None else rows.adapted.groups:
                 deltas = group.adapter.layers[index]
                 if "gate_up" in deltas or "down" in deltas:
@@ -277,6 +281,7 @@ class TorchModel:
                         activation,
                         normalized,
                         partial(adapt_expert, deltas),
+                        *biases,
                     )
             return mixed, None
         inner, more = self._product(rows, index, "gate_up", x, layer.gate_up, layer.gate_up_bias)
@@ -302,12 +307,13 @@ class TorchModel:
         rows: Rows,
         index: int,
         generating: int,
-        window: int | None,
+        layer: Layer[Tensor],
         plan: Any,
         planned: Any,
     ) -> Tensor:
         """``plan`` is how generation rows are attended to, ``planned`` how prompts are."""
         keys, values = self._keys[index], self._values[index]
+        window, sinks = layer.window, layer.sink_scores
         generation = None
         if generating:
             generation = self.operations.generation_attention(
@@ -320,6 +326,7 @@ class TorchModel:
                 window,
                 self.shape,
                 plan,
+                sinks,
             )
         if rows.context is None:
             return generation
@@ -327,6 +334,6 @@ class TorchModel:
         if generation is not None:
             mixed[:generating] = generation
         self.operations.context_attention(
-            queries, keys, values, rows.block_tables, rows.context, window, self.shape, planned, mixed
+            queries, keys, values, rows.block_tables, rows.context, window, self.shape, planned, mixed, sinks
         )
         return mixed

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 
-from inflight.executors.reference.model.families.family import Activation
+from inflight.executors.reference.model.families.family import SWIGLU_ALPHA, SWIGLU_LIMIT, Activation
 
 from . import compressed
 
@@ -38,6 +38,8 @@ class Shape:
     sink_tokens: int = 0
     #: By head, float32, where biases are linear.
     slopes: Tensor | None = None
+    #: Whether heads have scores that count besides those of the keys.
+    has_sink_scores: bool = False
 
     @property
     def scale(self) -> float:
@@ -106,6 +108,11 @@ def no_bias(matrix: Tensor) -> Tensor:
     return matrix.new_zeros(len(matrix))
 
 
+def of_experts(matrices: Tensor) -> Tensor:
+    """Matrices ``[experts, in, out]`` as ``[experts, out, in]``; compressed ones are so already."""
+    return matrices.transpose(1, 2).contiguous() if _are_plain([matrices]) else matrices
+
+
 def rows_of(matrix: Tensor, first: int, count: int) -> Tensor:
     """``count`` rows from ``first`` on; those that the matrix does not have are zero."""
     rows = matrix[first : first + count]
@@ -160,6 +167,10 @@ def activate(x: Tensor, activation: Activation, gated: bool, more: Tensor | None
     """The activation of ``x``, or that of its first half times its second where the MLP is ``gated``.
     ``more`` is added to ``x`` first."""
     wide = _with(x, more).float()
+    if activation == "clamped_swiglu":
+        gate = wide[..., ::2].clamp(max=SWIGLU_LIMIT)
+        up = wide[..., 1::2].clamp(-SWIGLU_LIMIT, SWIGLU_LIMIT)
+        return (gate * torch.sigmoid(gate * SWIGLU_ALPHA) * (up + 1)).to(x.dtype)
     active, factor = wide.chunk(2, dim=-1) if gated else (wide, None)
     if activation == "silu":
         active = functional.silu(active)
@@ -177,20 +188,22 @@ def experts(
     activation: Activation,
     normalized: bool = True,
     adapt: Adapt | None = None,
+    gate_up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
 ) -> Tensor:
     """A mixture of gated MLPs: each row goes through its ``chosen`` best experts, by the softmax of their
-    ``scores [T, experts]``, or of all scores where not ``normalized``. Matrices are ``[experts, out, in]``;
-    ``adapt`` adds to what they give."""
+    ``scores [T, experts]``, or of all scores where not ``normalized``. Matrices are ``[experts, out, in]``
+    and biases ``[experts, out]``; ``adapt`` adds to what they give."""
     best, shares = choose_experts(scores, chosen, normalized)
     mixed = torch.zeros_like(x)
     for expert in best.unique().tolist():
         rows, places = torch.nonzero(best == expert, as_tuple=True)
         own = x[rows]
-        inner = linear(own, gate_up[expert])
+        inner = linear(own, gate_up[expert], None if gate_up_bias is None else gate_up_bias[expert])
         if adapt is not None:
             adapt("gate_up", expert, own, inner)
         active = activate(inner, activation, True)
-        out = linear(active, down[expert])
+        out = linear(active, down[expert], None if down_bias is None else down_bias[expert])
         if adapt is not None:
             adapt("down", expert, active, out)
         mixed[rows] += out * shares[rows, places][:, None].to(x.dtype)
@@ -271,15 +284,17 @@ def generation_attention(
     window: int | None,
     shape: Shape,
     plan: Any,  # noqa: ARG001 -- the seam's
+    sink_scores: Tensor | None = None,
 ) -> Tensor:
     """One new token a sequence: ``queries [R, heads, head_dim]`` over the cache, by
-    ``block_tables [slots, ...]``, as `plan_generation` planned it.
+    ``block_tables [slots, ...]``, as `plan_generation` planned it. ``sink_scores [heads]``, in float32, count
+    besides those of the keys.
 
     Reads whole tables, however long the sequences are: right, and slow for long ones.
     """
     tables = block_tables[slots.long()].long()
     mixed = [
-        _attend(queries[row : row + 1], keys, values, tables[row], int(position), window, shape)
+        _attend(queries[row : row + 1], keys, values, tables[row], int(position), window, shape, sink_scores)
         for row, position in enumerate(positions.tolist())
     ]
     return torch.cat(mixed) if mixed else queries
@@ -301,17 +316,25 @@ def context_attention(
     shape: Shape,
     plan: Any,  # noqa: ARG001 -- the seam's
     out: Tensor,
+    sink_scores: Tensor | None = None,
 ) -> None:
     """Chunks of prompts, causal over all that is cached of them: from ``queries [T, heads, head_dim]`` to
     the same rows of ``out``, as `plan_context` planned it."""
     for row, count, slot, position in context.chunks:
         rows = slice(row, row + count)
         table = block_tables[slot].long()
-        out[rows] = _attend(queries[rows], keys, values, table, position, window, shape)
+        out[rows] = _attend(queries[rows], keys, values, table, position, window, shape, sink_scores)
 
 
 def _attend(
-    queries: Tensor, keys: Tensor, values: Tensor, table: Tensor, first: int, window: int | None, shape: Shape
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    table: Tensor,
+    first: int,
+    window: int | None,
+    shape: Shape,
+    sink_scores: Tensor | None,
 ) -> Tensor:
     """Consecutive rows of one sequence from position ``first`` on. Blocks that none of them sees are not
     read: they may be another sequence's by now."""
@@ -339,8 +362,15 @@ def _attend(
     if shape.slopes is not None:
         biases = shape.slopes[:, None, None] * (other - own).float()
         mask = biases.masked_fill(~seen, float("-inf")).to(queries.dtype)
+    own_keys, own_values = gathered(keys), gathered(values)
+    if sink_scores is not None:
+        # As a key and a value of zeros, whose score is what is added to it.
+        own_keys, own_values = (functional.pad(one, (0, 0, 0, 1)) for one in (own_keys, own_values))
+        biases = torch.zeros(seen.shape, device=queries.device).masked_fill(~seen, float("-inf"))
+        sinks = sink_scores[:, None, None].expand(-1, count, 1)
+        mask = torch.cat((biases.expand(shape.heads, -1, -1), sinks), -1).to(queries.dtype)
     mixed = functional.scaled_dot_product_attention(
-        queries.transpose(0, 1), gathered(keys), gathered(values), attn_mask=mask, scale=shape.scale
+        queries.transpose(0, 1), own_keys, own_values, attn_mask=mask, scale=shape.scale
     )
     return mixed.transpose(0, 1)
 

@@ -249,7 +249,7 @@ class DeviceSteps:
             rows,
             widths(config),
             self.upload,
-            config.num_experts,
+            0 if config.names.stacked_experts else config.num_experts,
         )
 
     def _adapted(self, spans: Spans, rows: int) -> Adapted | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import baichuan, gemma, gpt2, llama, mistral, mixtral, phi3, qwen, qwen_vl, whisper
+from . import baichuan, gemma, gpt2, gpt_oss, llama, mistral, mixtral, phi3, qwen, qwen_vl, whisper
 from .family import Family
 
 _LISTED = (
@@ -23,6 +23,7 @@ _LISTED = (
     phi3.PHI3,
     gemma.GEMMA,
     baichuan.BAICHUAN,
+    gpt_oss.GPT_OSS,
     whisper.WHISPER,
 )
 

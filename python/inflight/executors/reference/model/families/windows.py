@@ -30,6 +30,14 @@ def one_window(values: Mapping[str, Any], num_layers: int) -> tuple[int | None, 
     return (integer(values, "sliding_window"),) * num_layers
 
 
+def alternating_windows(values: Mapping[str, Any], num_layers: int) -> tuple[int | None, ...]:
+    """The layers slide that the config names; every second one from the first on where it names none."""
+    window = integer(values, "sliding_window")
+    if values.get("layer_types") is None:
+        return tuple(None if layer % 2 else window for layer in range(num_layers))
+    return _named(values["layer_types"], window, num_layers)
+
+
 def chosen_windows(values: Mapping[str, Any], num_layers: int) -> tuple[int | None, ...]:
     """The layers slide that the config names."""
     if values.get("sliding_window") is None or not flag(values, "use_sliding_window", False):
@@ -39,6 +47,11 @@ def chosen_windows(values: Mapping[str, Any], num_layers: int) -> tuple[int | No
     if layer_types is None:
         first = integer(values, "max_window_layers", 28, minimum=0)
         return tuple(window if layer >= first else None for layer in range(num_layers))
+    return _named(layer_types, window, num_layers)
+
+
+def _named(layer_types: Any, window: int, num_layers: int) -> tuple[int | None, ...]:
+    """The window of each layer by the name of its type."""
     if not isinstance(layer_types, list) or len(layer_types) != num_layers:
         raise bad_value("layer_types", layer_types, f"a list of {num_layers} names")
     for layer_type in layer_types:
