@@ -26,6 +26,8 @@ FAMILIES = (
     "baichuan2_rotary",
     "baichuan2_alibi",
     "gpt_oss",
+    "deepseek_v2",
+    "deepseek_v3",
 )
 PROMPTS = ([3, 4, 5, 6], [(7 * token) % 61 + 3 for token in range(18)])
 #: Tokens of the output, the longest.

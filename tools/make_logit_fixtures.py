@@ -137,6 +137,55 @@ FIXTURES = (
         },
     ),
     Fixture(
+        "deepseek_v2",
+        "DeepseekV2",
+        40,
+        config={
+            "num_key_value_heads": 4,
+            "q_lora_rank": None,
+            "kv_lora_rank": 16,
+            "qk_nope_head_dim": 8,
+            "qk_rope_head_dim": 12,
+            "v_head_dim": 10,
+            "first_k_dense_replace": 1,
+            "n_routed_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "n_shared_experts": 2,
+            "topk_method": "group_limited_greedy",
+            "n_group": 3,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.5,
+        },
+        rope_scaling={
+            "rope_type": "yarn",
+            "factor": 8.0,
+            "mscale": 0.707,
+            "mscale_all_dim": 0.9,
+            "original_max_position_embeddings": 32,
+        },
+    ),
+    Fixture(
+        "deepseek_v3",
+        "DeepseekV3",
+        24,
+        config={
+            "num_key_value_heads": 4,
+            "q_lora_rank": 16,
+            "kv_lora_rank": 16,
+            "qk_nope_head_dim": 8,
+            "qk_rope_head_dim": 8,
+            "v_head_dim": 12,
+            "first_k_dense_replace": 1,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "n_shared_experts": 1,
+            "n_group": 4,
+            "topk_group": 2,
+        },
+    ),
+    Fixture(
         "llama_yarn",
         "Llama",
         40,
@@ -281,7 +330,8 @@ def write_fixture(fixture: Fixture, folder: Path, seed: int) -> None:
     model = make_model(fixture, config)
     storage = getattr(torch, fixture.storage)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        biases = [one for one in model.named_buffers() if one[0].endswith("e_score_correction_bias")]
+        for name, parameter in [*model.named_parameters(), *biases]:
             is_norm = "norm" in name or ".ln_" in name
             center = 1.0 if is_norm and name.endswith("weight") and fixture.family != "Gemma" else 0.0
             # So large that gpt-oss bounds some of what they are added to.

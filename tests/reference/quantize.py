@@ -21,6 +21,7 @@ Array = npt.NDArray[Any]
 
 #: Modules that are quantized, by how their names end.
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
+LINEAR += ("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj")
 
 _TYPES = {"float32": "F32", "float16": "F16", "int32": "I32", "uint8": "F8_E4M3"}
 #: Of bytes by the ends of their tensors' names, where they are not FP8.

@@ -34,6 +34,9 @@ FAMILIES = [
     "gemma",
     "baichuan2_rotary",
     "baichuan2_alibi",
+    "gpt_oss",
+    "deepseek_v2",
+    "deepseek_v3",
 ]
 EARLY_STOPPING = {True: 1, False: 0, "never": -1}
 

@@ -35,14 +35,15 @@ CASES = [("llama", scheme) for scheme in SCHEMES] + [
     ("qwen3_moe", "fp8_large_block"),
     ("qwen2_5_vl", "fp8_block"),
     ("gpt_oss", "mxfp4"),
+    ("deepseek_v3", "fp8_block"),
+    ("deepseek_v3", "packed"),
 ]
 TOKENS = [3, 9, 4, 40, 5, 6, 61, 7, 33, 12, 13]
 
 
 def numpy_logits(directory: Path) -> npt.NDArray[np.float32]:
     model = load_model(directory)
-    config = model.config
-    cache = PagedCache(config.num_layers, 4, 8, config.num_kv_heads, config.head_dim)
+    cache = PagedCache.of(model.config, 4, 8)
     batch = build_batch([], [Span(TOKENS, 0, [2, 0])], 8)
     return model.logits(model.forward(batch, cache, np.arange(len(TOKENS))))
 

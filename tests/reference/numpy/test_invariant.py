@@ -12,7 +12,7 @@ import pytest
 from inflight.executors.reference.core import log_probs, probabilities
 from inflight.executors.reference.core.admission import Bounds, admit
 from inflight.executors.reference.core.sampler import SamplerState, sample
-from inflight.executors.reference.numpy import arrays, invariant
+from inflight.executors.reference.numpy import arrays, experts, invariant
 from reference.support import request
 
 ROWS = 67
@@ -101,7 +101,8 @@ def test_experts_are_those_of_the_row() -> None:
 
     def compute(x: Any) -> Any:
         scores = invariant.linear(x, router)
-        return arrays.experts(x, scores, gate_up, down, 2, "silu", product=invariant.linear)
+        choice = experts.choose(scores, 2, normalized=True)
+        return experts.experts(x, choice, gate_up, down, "silu", product=invariant.linear)
 
     check(compute, drawn(ROWS, 32))
 

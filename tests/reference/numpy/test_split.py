@@ -83,10 +83,7 @@ def test_ranks_together_compute_what_transformers_does(name: str, size: int) -> 
 
     def compute(rank: int) -> Any:
         model = load_model(FIXTURES / name, communicator=ThreadCommunicator(threads, rank, size))
-        config = model.config
-        cache = PagedCache(
-            config.num_layers, len(blocks), TOKENS_PER_BLOCK, config.num_kv_heads, config.head_dim
-        )
+        cache = PagedCache.of(model.config, len(blocks), TOKENS_PER_BLOCK)
         found = []
         for tokens in (range(len(token_ids) - 1), [len(token_ids) - 1]):
             span = Span([token_ids[place] for place in tokens], tokens[0], blocks)
@@ -109,12 +106,9 @@ def test_ranks_give_a_token_the_same_bits(name: str, size: int) -> None:
     def compute(rank: int) -> Any:
         communicator = ThreadCommunicator(threads, rank, size)
         model = load_model(FIXTURES / name, communicator=communicator, batch_invariant=True)
-        config = model.config
         found = []
         for count in (len(token_ids), len(token_ids) - 5):
-            cache = PagedCache(
-                config.num_layers, len(blocks), TOKENS_PER_BLOCK, config.num_kv_heads, config.head_dim
-            )
+            cache = PagedCache.of(model.config, len(blocks), TOKENS_PER_BLOCK)
             prompt = build_batch([], [Span(token_ids[:count], 0, blocks)], TOKENS_PER_BLOCK)
             parts = [model.logits(model.forward(prompt, cache, np.arange(count)))]
             for place in range(count, len(token_ids)):
@@ -134,6 +128,8 @@ def test_every_rank_reads_its_part_of_the_large_tensors_only(name: str, size: in
     whole = CheckpointWeights.of(config, find_weights(FIXTURES / name))
     large = [tensor for tensor, shape in required_tensors(config) if len(shape) > 1]
     large = [tensor for tensor in large if not tensor.startswith((config.names.embedding, "transformer.wpe"))]
+    # What makes the vectors of latent attention is whole everywhere.
+    large = [tensor for tensor in large if not tensor.endswith(("q_a_proj.weight", "with_mqa.weight"))]
     total = sum(len(whole.raw(tensor)[1]) for tensor in large)
     for rank in range(size):
         own = CheckpointWeights.of(config, find_weights(FIXTURES / name), parts(config, rank, size))

@@ -374,8 +374,7 @@ def plan_sizes(
     size = options.tokens_per_block
     max_num_tokens = options.max_num_tokens or max(_DEFAULT_NUM_TOKENS, 2 * options.max_batch_size)
     window = cache_window(config, max_num_tokens)
-    # Keys and values, over all layers.
-    token_bytes = 2 * element_bytes * config.num_layers * config.num_kv_heads * config.head_dim
+    token_bytes = element_bytes * config.cached_numbers
     tokens = options.max_tokens_in_paged_kv_cache
     if tokens is None:
         held = blocks_for(max_seq_len, size)

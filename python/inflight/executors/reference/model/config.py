@@ -16,12 +16,14 @@ from inflight.executors.reference.errors import UnsupportedModelError
 from inflight.model.checkpoint import read_config
 from inflight.model.config import ModelFacts, find_architecture, text_values
 from inflight.model.config import parse_config as parse_facts
+from inflight.model.latent import Latent
 from inflight.model.quantization import Quantization
 from inflight.model.values import bad_value, flag, integer, missing_key, number
 
 from .families import FAMILIES
 from .families.family import Activation, Family, Names, Norm, Positions, Variant
 from .hearing import HearingConfig
+from .mixture import Mixture
 from .vision import VisionConfig
 from .yarn import Yarn, parse_yarn
 
@@ -106,6 +108,32 @@ class ModelConfig:
     hearing: HearingConfig | None = None
     #: Whether the router of a mixture has a bias.
     router_bias: bool = False
+    #: What scores of attention are multiplied with; None: the inverse root of a head's size.
+    attention_scale: float | None = None
+    #: Of latent attention. The cache then has one head, whose values are part of its keys.
+    latent: Latent | None = None
+    #: What a mixture has besides experts that are chosen by their scores.
+    mixture: Mixture | None = None
+
+    @property
+    def scale(self) -> float:
+        """What scores of attention are multiplied with."""
+        return float(self.head_dim**-0.5) if self.attention_scale is None else self.attention_scale
+
+    @property
+    def rotary_dim(self) -> int:
+        """Numbers of a head that its position turns."""
+        return self.head_dim if self.latent is None else self.latent.rotary_dim
+
+    @property
+    def cached_numbers(self) -> int:
+        """What the cache holds of a token: keys, and values that are not part of them, over all layers."""
+        parts = 2 if self.latent is None else 1
+        return parts * self.num_layers * self.num_kv_heads * self.head_dim
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether a layer is a mixture."""
+        return self.num_experts > 0 and (self.mixture is None or layer >= self.mixture.dense_layers)
 
 
 SUPPORTED_ARCHITECTURES = tuple(FAMILIES)
@@ -130,21 +158,25 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
     max_positions = facts.max_position_embeddings or _DEFAULT_POSITIONS
     variant = Variant() if family.variant is None else family.variant(facts, values)
     positions = "learned" if facts.learned_positions else variant.positions
+    mixture = None if family.mixture is None else family.mixture(values, facts.num_experts)
+    rope = None
+    if positions == "rotary":
+        rope = _rope(values, max_positions, facts.head_dim, family)
     return ModelConfig(
         architecture=architecture,
         vocab_size=facts.vocab_size,
         hidden_size=facts.hidden_size,
-        intermediate_size=facts.intermediate_size,
+        intermediate_size=facts.intermediate_size if mixture is None else mixture.expert_size,
         num_layers=facts.num_layers,
         num_heads=facts.num_heads,
-        num_kv_heads=facts.num_kv_heads,
-        head_dim=facts.head_dim,
+        num_kv_heads=facts.num_kv_heads if facts.latent is None else 1,
+        head_dim=facts.head_dim if facts.latent is None else facts.latent.cached_dim,
         max_position_embeddings=max_positions,
         norm=family.norm,
         norm_epsilon=number(values, family.epsilon_key, family.epsilon),
         norm_offset=family.norm_offset,
         positions=positions,
-        rope=_rope(values, max_positions, facts.head_dim, family) if positions == "rotary" else None,
+        rope=rope,
         alibi_slopes=_alibi_slopes(facts.num_heads) if positions == "alibi" else None,
         activation=activation,
         gated_mlp=facts.gated_mlp,
@@ -164,7 +196,16 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
         vision=None if family.vision is None else family.vision(facts, config),
         hearing=None if family.hearing is None else family.hearing(facts, config),
         router_bias=family.router_bias,
+        latent=facts.latent,
+        mixture=mixture,
+        attention_scale=None if facts.latent is None else _latent_scale(facts.latent, rope),
     )
+
+
+def _latent_scale(latent: Latent, rope: RopeConfig | None) -> float:
+    """By the size of a head's query, and larger where positions are stretched."""
+    factor = 1.0 if rope is None or rope.yarn is None else rope.yarn.score_factor
+    return float(latent.query_dim**-0.5 * factor)
 
 
 def _alibi_slopes(heads: int) -> tuple[float, ...]:

@@ -84,6 +84,9 @@ def named_slots(config: ModelConfig) -> dict[str, Slot]:
     """Where the checkpoint's own modules of a layer are, by their names in it."""
     names, hidden, inner = config.names, config.hidden_size, config.intermediate_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    if config.latent is not None:
+        # Other modules of such models take no adapter yet.
+        return _split("output", (names.output,), (hidden,), config.num_heads * config.latent.value_dim)
     slots = _split("qkv", names.qkv, (queries, keys, keys), hidden)
     slots |= _split("output", (names.output,), (hidden,), queries)
     widths = (inner, inner) if config.gated_mlp else (inner,)
@@ -96,6 +99,11 @@ def named_slots(config: ModelConfig) -> dict[str, Slot]:
         for name, slot in mlp.items():
             slots[f"{names.expert.format(expert)}.{name}"] = replace(slot, expert=expert)
     return slots
+
+
+def has_expert_slots(config: ModelConfig) -> bool:
+    """Whether the modules of experts take adapters."""
+    return any(slot.expert is not None for slot in named_slots(config).values())
 
 
 def widths(config: ModelConfig) -> dict[Part, int]:
@@ -121,6 +129,9 @@ def module_slots(config: ModelConfig) -> dict[int, Sequence[Slot]]:
     lacks are absent."""
     hidden, inner = config.hidden_size, config.intermediate_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    if config.latent is not None:
+        [slot] = named_slots(config).values()
+        return {MODULES.index("attn_dense"): (slot,)}
     slots = {
         "attn_qkv": Slot("qkv", 0, queries + 2 * keys, hidden),
         "attn_q": Slot("qkv", 0, queries, hidden),

@@ -12,8 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from inflight.executors.reference.errors import OptionError, UnsupportedModelError
+from inflight.model.latent import Latent
 
 from .config import ModelConfig
+from .latent import QUERY, QUERY_UP, UP
 
 #: Ranks that a refusal tries for its advice.
 _MOST_RANKS = 64
@@ -72,8 +74,12 @@ def _indivisible(config: ModelConfig, ranks: int) -> str | None:
         return f"`{config.num_heads}` attention heads"
     if config.num_kv_heads % ranks and ranks % config.num_kv_heads:
         return f"`{config.num_kv_heads}` key and value heads"
-    if config.intermediate_size % ranks:
-        return f"intermediate size `{config.intermediate_size}`"
+    sizes = [config.intermediate_size]
+    if config.mixture is not None:
+        sizes += [config.mixture.dense_size, config.mixture.shared_size]
+    for size in sizes:
+        if size % ranks:
+            return f"intermediate size `{size}`"
     return None
 
 
@@ -81,12 +87,21 @@ def local_config(config: ModelConfig, rank: int, ranks: int) -> ModelConfig:
     """The model as one rank computes it."""
     heads = config.num_heads // ranks
     slopes = config.alibi_slopes
+    mixture = config.mixture
+    if mixture is not None:
+        mixture = replace(
+            mixture,
+            expert_size=mixture.expert_size // ranks,
+            dense_size=mixture.dense_size // ranks,
+            shared_size=mixture.shared_size // ranks,
+        )
     return replace(
         config,
         num_heads=heads,
         alibi_slopes=None if slopes is None else slopes[rank * heads : (rank + 1) * heads],
         num_kv_heads=max(1, config.num_kv_heads // ranks),
         intermediate_size=config.intermediate_size // ranks,
+        mixture=mixture,
     )
 
 
@@ -114,22 +129,46 @@ def _parts(config: ModelConfig, rank: int, ranks: int) -> Iterator[tuple[str, Pa
         (keys, config.num_kv_heads * size),
         (keys, config.num_kv_heads * size),
     )
-    wide = ((inner, config.intermediate_size),) * (2 if config.gated_mlp else 1)
+    own_values = queries
+    if config.latent is not None:
+        own_values = _share(rank, local.num_heads * config.latent.value_dim)
     for layer in range(config.num_layers):
         prefix = names.layer.format(layer)
-        yield from _outputs(config, prefix, names.qkv, heads)
-        yield from _inputs(config, prefix, names.output, queries, rank)
+        if config.latent is not None:
+            yield from _latent(config.latent, prefix, rank, local.num_heads)
+            yield from _inputs(config, prefix, names.output, own_values, rank)
+        else:
+            yield from _outputs(config, prefix, names.qkv, heads)
+            yield from _inputs(config, prefix, names.output, queries, rank)
         if names.sink_scores:
             yield f"{prefix}.{names.sink_scores}", Part.of(0, _share(rank, local.num_heads))
         if names.stacked_experts:
             yield from _stacked_experts(config, f"{prefix}.{names.expert}", inner, rank)
             continue
-        places = [prefix]
-        if config.num_experts:
-            places = [f"{prefix}.{names.expert.format(expert)}" for expert in range(config.num_experts)]
-        for place in places:
-            yield from _outputs(config, place, names.gate_up, wide)
-            yield from _inputs(config, place, names.down, inner, rank)
+        for place, size in _mlps(config, layer, prefix):
+            own = _share(rank, size // ranks)
+            yield from _outputs(config, place, names.gate_up, ((own, size),) * (2 if config.gated_mlp else 1))
+            yield from _inputs(config, place, names.down, own, rank)
+
+
+def _mlps(config: ModelConfig, layer: int, prefix: str) -> Iterator[tuple[str, int]]:
+    """Where the MLPs of a layer are, and their sizes."""
+    names, mixture = config.names, config.mixture
+    if not config.has_experts(layer):
+        place = f"{prefix}.{names.dense}" if names.dense else prefix
+        yield place, config.intermediate_size if mixture is None else mixture.dense_size
+        return
+    for expert in range(config.num_experts):
+        yield f"{prefix}.{names.expert.format(expert)}", config.intermediate_size
+    if mixture is not None and mixture.shared_size:
+        yield f"{prefix}.{names.shared_expert}", mixture.shared_size
+
+
+def _latent(latent: Latent, prefix: str, rank: int, heads: int) -> Iterator[tuple[str, Part]]:
+    """Of latent attention what belongs to heads; the vectors are whole on every rank."""
+    query = QUERY_UP if latent.query_rank else QUERY
+    yield f"{prefix}.{query}.weight", Part.of(0, _share(rank, heads * latent.query_dim))
+    yield f"{prefix}.{UP}.weight", Part.of(0, _share(rank, heads * (latent.key_dim + latent.value_dim)))
 
 
 def _outputs(

@@ -31,6 +31,8 @@ class Yarn:
     truncate: bool = True
     #: What cosines and sines are multiplied with.
     attention_factor: float = 1.0
+    #: What scores are multiplied with as well, where attention is latent: `mscale_all_dim`'s square.
+    score_factor: float = 1.0
 
 
 def parse_yarn(parameters: Mapping[str, Any], theta: float, max_positions: int) -> Yarn:
@@ -40,11 +42,11 @@ def parse_yarn(parameters: Mapping[str, Any], theta: float, max_positions: int) 
         raise bad_value("rope_theta", theta, "more than 1 where the rotary scaling is `yarn`")
     original = integer(parameters, "original_max_position_embeddings", max_positions)
     factor = number(parameters, "factor", max_positions / original)
+    all_dim = number(parameters, "mscale_all_dim") if parameters.get("mscale_all_dim") else 0.0
     if parameters.get("attention_factor") is not None:
         attention = number(parameters, "attention_factor")
-    elif parameters.get("mscale") and parameters.get("mscale_all_dim"):
-        scale, all_dim = number(parameters, "mscale"), number(parameters, "mscale_all_dim")
-        attention = magnitude(factor, scale) / magnitude(factor, all_dim)
+    elif parameters.get("mscale") and all_dim:
+        attention = magnitude(factor, number(parameters, "mscale")) / magnitude(factor, all_dim)
     else:
         attention = magnitude(factor)
     return Yarn(
@@ -54,6 +56,7 @@ def parse_yarn(parameters: Mapping[str, Any], theta: float, max_positions: int) 
         beta_slow=number(parameters, "beta_slow", 1.0),
         truncate=flag(parameters, "truncate", True),
         attention_factor=attention,
+        score_factor=magnitude(factor, all_dim) ** 2,
     )
 
 

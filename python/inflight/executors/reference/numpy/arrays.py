@@ -12,12 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from inflight.executors.reference.core.probabilities import best_ids, softmax
+from inflight.executors.reference.core.probabilities import softmax
 from inflight.executors.reference.model.array_types import Float32, Int
 from inflight.executors.reference.model.families.family import SWIGLU_ALPHA, SWIGLU_LIMIT, Activation
-
-#: Adds to what a part of an expert made of its rows: part, expert, what went in, what came out.
-Adapt = Callable[[str, int, Float32, Float32], None]
 
 #: `linear`, or one like it.
 Linear = Callable[[Float32, Float32], Float32]
@@ -69,6 +66,11 @@ def of_experts(matrices: Float32) -> Float32:
     return turned
 
 
+def heads_of(matrix: Float32, like: Float32, heads: int) -> Float32:  # noqa: ARG001 -- the seam's
+    """A matrix ``[heads x out, in]`` as ``[heads, out, in]``."""
+    return matrix.reshape(heads, -1, matrix.shape[1])
+
+
 def rows_of(matrix: Float32, first: int, count: int) -> Float32:
     """``count`` rows from ``first`` on; those that the matrix does not have are zero."""
     rows: Float32 = matrix[first : first + count]
@@ -81,6 +83,12 @@ def linear(x: Float32, weight: Float32, bias: Float32 | None = None) -> Float32:
     product: Float32 = x @ weight.T
     if bias is not None:
         product += bias
+    return product
+
+
+def by_head(x: Float32, weight: Float32) -> Float32:
+    """``x [T, heads, in]`` times ``weight [heads, in, out]``."""
+    product: Float32 = (x.transpose(1, 0, 2) @ weight).transpose(1, 0, 2)
     return product
 
 
@@ -173,46 +181,6 @@ _ACTIVATIONS: Mapping[Activation, Callable[[Float32], Float32]] = {
 }
 
 
-def experts(
-    x: Float32,
-    scores: Float32,
-    gate_up: Float32,
-    down: Float32,
-    chosen: int,
-    activation: Activation,
-    adapt: Adapt | None = None,
-    product: Linear = linear,
-    normalized: bool = True,
-    gate_up_bias: Float32 | None = None,
-    down_bias: Float32 | None = None,
-) -> Float32:
-    """A mixture of gated MLPs: each row goes through its ``chosen`` best experts, by the softmax of their
-    ``scores [T, experts]``, or of all scores where not ``normalized``. Matrices are ``[experts, out, in]``
-    and biases ``[experts, out]``; ``adapt`` adds to what they give."""
-    best = best_ids(scores, chosen)
-    if normalized:
-        shares = softmax(np.take_along_axis(scores, best, axis=1))
-    else:
-        shares = np.take_along_axis(softmax(scores), best, axis=1)
-    mixed = np.zeros_like(x)
-    for expert in np.unique(best):
-        rows, places = np.nonzero(best == expert)
-        own = x[rows]
-        inner = product(own, gate_up[expert])
-        if gate_up_bias is not None:
-            inner += gate_up_bias[expert]
-        if adapt is not None:
-            adapt("gate_up", int(expert), own, inner)
-        active = activate(inner, activation, True)
-        out = product(active, down[expert])
-        if down_bias is not None:
-            out += down_bias[expert]
-        if adapt is not None:
-            adapt("down", int(expert), active, out)
-        mixed[rows] += out * shares[rows, places][:, None]
-    return mixed
-
-
 def silu_gate(gate_up: Float32) -> Float32:
     """``silu(gate) * up`` of the halves of ``[T, 2 x n]``. By tanh, which cannot overflow as exp does."""
     half = gate_up.shape[-1] // 2
@@ -299,7 +267,7 @@ def generation_attention(
         scores += mask
     weights = attention_shares(scores, None if sink_scores is None else sink_scores.reshape(kv_heads, -1, 1))
     mixed: Float32 = weights @ values.transpose(0, 2, 1, 3)
-    return mixed.reshape(rows, heads, head_dim)
+    return mixed.reshape(rows, heads, -1)
 
 
 def attention_shares(scores: Float32, sink_scores: Float32 | None) -> Float32:
@@ -331,7 +299,7 @@ def context_attention(
     sink_scores: Float32 | None = None,
 ) -> Float32:
     """A chunk of one prompt: ``queries [T, heads, head_dim]`` at ``first_position`` on, causal, over all
-    ``[first_position + T, kv_heads, head_dim]`` keys so far.
+    ``[first_position + T, kv_heads, head_dim]`` keys so far. A head of values may have another size.
 
     With ``places [keys]`` over keys at these positions; those below ``sink_tokens`` are seen beyond the
     window. With ``slopes [heads]`` scores fall with the distance (ALiBi). ``sink_scores [heads]`` count
@@ -340,7 +308,7 @@ def context_attention(
     count, heads, head_dim = queries.shape
     kv_heads = keys.shape[1]
     shared = heads // kv_heads
-    out = np.empty_like(queries)
+    out = np.empty((count, heads, values.shape[-1]), dtype=np.float32)
     slides = window is not None and places is None
     most = min(len(keys), window + count) if window is not None and slides else len(keys)
     step = max(1, MAX_SCORES // (heads * most))
@@ -372,6 +340,6 @@ def context_attention(
             by_row += _mask(hidden)
         own_sinks = None if sink_scores is None else np.repeat(sink_scores, rows).reshape(kv_heads, -1, 1)
         mixed = attention_shares(scores, own_sinks) @ values[begin:end].transpose(1, 0, 2)
-        mixed = mixed.reshape(heads, rows, head_dim)
+        mixed = mixed.reshape(heads, rows, -1)
         out[start:stop] = mixed.transpose(1, 0, 2)
     return out

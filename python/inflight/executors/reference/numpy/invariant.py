@@ -30,6 +30,12 @@ def linear(x: Float32, weight: Float32, bias: Float32 | None = None) -> Float32:
     return product
 
 
+def by_head(x: Float32, weight: Float32) -> Float32:
+    """As `arrays.by_head`, each row by itself."""
+    product: Float32 = np.matmul(x[:, :, None], weight)[:, :, 0]
+    return product
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """Rows that attend together: of one sequence, or one of each."""
@@ -88,7 +94,8 @@ def attention(
     """Causal attention of ``queries [T, heads, head_dim]`` over whole runs of keys ``[T or 1, keys, kv_heads,
     head_dim]``. With ``slopes [heads]`` scores fall with the distance (ALiBi). ``sink_scores
     [heads]`` count besides those of the keys."""
-    out, positions, places, run = np.empty_like(queries), part.positions, part.places, part.run
+    positions, places, run = part.positions, part.places, part.run
+    out = np.empty((*queries.shape[:2], values.shape[-1]), dtype=np.float32)
     heads, shares = queries.shape[1], len(keys) == 1
     step = max(1, MAX_SCORES // (heads * keys.shape[1]))
     for start in range(0, len(queries), step):
@@ -127,7 +134,7 @@ def _attend(
     """One slice; ``mask [T, keys]`` and ``fall [T, heads, keys]`` are added to the scores."""
     rows, heads, head_dim = queries.shape
     kv_heads, runs = keys.shape[2], keys.shape[1] // run
-    keys, values = (one.reshape(-1, runs, run, kv_heads, head_dim) for one in (keys, values))
+    keys, values = (one.reshape(-1, runs, run, kv_heads, one.shape[-1]) for one in (keys, values))
     grouped = queries.reshape(rows, kv_heads, 1, -1, head_dim)
     scores = np.matmul(grouped, keys.transpose(0, 3, 1, 4, 2))  # [T, kv_heads, runs, group, run]
     if fall is not None:
@@ -149,4 +156,4 @@ def _attend(
     if sink_scores is not None:
         total += np.exp(sinks - highest)[:, :, 0]
     mixed /= total
-    return mixed.reshape(rows, heads, head_dim)
+    return mixed.reshape(rows, heads, -1)

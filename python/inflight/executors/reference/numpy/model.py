@@ -21,7 +21,7 @@ from inflight.executors.reference.model.lora import LayerDeltas, Part
 from inflight.executors.reference.model.rope import inverse_frequencies, turn_scale
 from inflight.executors.reference.model.weights import CheckpointWeights, find_weights
 
-from . import arrays, invariant
+from . import arrays, experts, invariant, latent
 from .batch import Batch
 from .cache import PagedCache
 from .encoder import NumpyEncoder
@@ -43,6 +43,7 @@ class NumpyModel:
         self.config = config
         self.is_batch_invariant = batch_invariant
         self._linear = invariant.linear if batch_invariant else arrays.linear
+        self._by_head = invariant.by_head if batch_invariant else arrays.by_head
         self._ranks: Communicator[Float32] = communicator or Alone()
         loader = Loader(config, weights, arrays, self._ranks)
         #: Of a model that sees.
@@ -51,7 +52,7 @@ class NumpyModel:
         self.encoder = None if config.hearing is None else NumpyEncoder(config.hearing, weights)
         self._ends = loader.ends()
         self._layers = tuple(loader.layer(index) for index in range(config.num_layers))
-        frequencies = inverse_frequencies(config.rope, config.head_dim)
+        frequencies = inverse_frequencies(config.rope, config.rotary_dim)
         self._slopes = None
         if config.alibi_slopes is not None:
             self._slopes = np.array(config.alibi_slopes, dtype=np.float32)
@@ -67,12 +68,7 @@ class NumpyModel:
 
     def forward(self, batch: Batch, cache: PagedCache, output_rows: Int) -> Float32:
         """Runs all rows, writes keys and values to ``cache``; final hidden states of ``output_rows``."""
-        config = self.config
-        epsilon = config.norm_epsilon
-        query_heads = config.num_heads
-        rotating_heads = query_heads + config.num_kv_heads
-        cosines, sines = self._turns(batch)
-        rows = len(batch.token_ids)
+        turns = self._turns(batch)
         attend: Callable[..., Float32] = partial(self._attend, batch)
         if self.is_batch_invariant:
             attend = partial(self._attend_by_run, invariant.parts(batch, cache.tokens_per_block))
@@ -81,20 +77,11 @@ class NumpyModel:
             normed = self._norm(x, layer.input_norm, layer.input_norm_bias)
             qkv = self._linear(normed, layer.qkv, layer.qkv_bias)
             self._adapt(batch, index, "qkv", normed, qkv)
-            heads = qkv.reshape(rows, -1, config.head_dim)
-            rotating, values = heads[:, :rotating_heads], heads[:, rotating_heads:]
-            if layer.query_norm is not None and layer.key_norm is not None:
-                rotating[:, :query_heads] = arrays.rms_norm(
-                    rotating[:, :query_heads], layer.query_norm, epsilon
-                )
-                rotating[:, query_heads:] = arrays.rms_norm(
-                    rotating[:, query_heads:], layer.key_norm, epsilon
-                )
-            rotated = arrays.rope(rotating, cosines, sines)
-            arrays.scatter(cache.keys[index], batch.slots, rotated[:, query_heads:])
-            arrays.scatter(cache.values[index], batch.slots, values)
-            mixed = attend(rotated[:, :query_heads], cache, index, layer.window, layer.sink_scores)
-            mixed = mixed.reshape(rows, -1)
+            queries = self._store(qkv, layer, batch, cache, index, turns)
+            mixed = attend(queries, cache, index, layer.window, layer.sink_scores)
+            if layer.latent is not None:
+                mixed = latent.values(mixed, layer.latent, self._by_head)
+            mixed = mixed.reshape(len(mixed), -1)
             projected = self._linear(mixed, layer.output, layer.output_bias)
             self._adapt(batch, index, "output", mixed, projected)
             x += self._ranks.all_reduce(projected)
@@ -104,6 +91,35 @@ class NumpyModel:
             normed = self._norm(x, layer.post_norm, layer.post_norm_bias)
             x += self._ranks.all_reduce(self._mlp(normed, layer, batch, index))
         return self._norm(x[output_rows], self._ends.norm, self._ends.norm_bias)
+
+    def _store(
+        self,
+        qkv: Float32,
+        layer: Layer[Float32],
+        batch: Batch,
+        cache: PagedCache,
+        index: int,
+        turns: tuple[Float32, Float32],
+    ) -> Float32:
+        """Writes the keys and values of all rows to the cache; their queries ``[T, heads, head_dim]``."""
+        config, epsilon, query_heads = self.config, self.config.norm_epsilon, self.config.num_heads
+        if layer.latent is not None and config.latent is not None:
+            queries, keys = latent.queries_and_keys(
+                qkv, layer.latent, config.latent, turns, epsilon, self._linear, self._by_head
+            )
+            # Values are part of keys.
+            arrays.scatter(cache.keys[index], batch.slots, keys)
+            return queries
+        rotating_heads = query_heads + config.num_kv_heads
+        heads = qkv.reshape(len(qkv), -1, config.head_dim)
+        rotating, values = heads[:, :rotating_heads], heads[:, rotating_heads:]
+        if layer.query_norm is not None and layer.key_norm is not None:
+            rotating[:, :query_heads] = arrays.rms_norm(rotating[:, :query_heads], layer.query_norm, epsilon)
+            rotating[:, query_heads:] = arrays.rms_norm(rotating[:, query_heads:], layer.key_norm, epsilon)
+        rotated = arrays.rope(rotating, *turns)
+        arrays.scatter(cache.keys[index], batch.slots, rotated[:, query_heads:])
+        arrays.scatter(cache.values[index], batch.slots, values)
+        return rotated[:, :query_heads]
 
     def _turns(self, batch: Batch) -> tuple[Float32, Float32]:
         """Cosines and sines of each row ``[T, head_dim / 2]``: of some pairs by its time, of some by its
@@ -139,36 +155,45 @@ class NumpyModel:
     def _mlp(self, x: Float32, layer: Layer[Float32], batch: Batch, index: int) -> Float32:
         config = self.config
         if layer.router is not None:
-            scores = self._linear(x, layer.router, layer.router_bias)
-            self._adapt(batch, index, "router", x, scores)
-            chosen, activation = config.experts_per_token, config.activation
-            product, normalized = self._linear, config.normalized_experts
-            biases = (layer.gate_up_bias, layer.down_bias)
-            mixed = arrays.experts(
-                x, scores, layer.gate_up, layer.down, chosen, activation, None, product, normalized, *biases
-            )
-            for rows, adapter in batch.adapted:
-                deltas = adapter.layers[index]
-                if "gate_up" in deltas or "down" in deltas:
-                    mixed[rows] = arrays.experts(
-                        x[rows],
-                        scores[rows],
-                        layer.gate_up,
-                        layer.down,
-                        chosen,
-                        activation,
-                        partial(_adapt_expert, product, deltas),
-                        product,
-                        normalized,
-                        *biases,
-                    )
-            return mixed
+            return self._mixture(x, layer, layer.router, batch, index)
         inner = self._linear(x, layer.gate_up, layer.gate_up_bias)
         self._adapt(batch, index, "gate_up", x, inner)
         active = arrays.activate(inner, config.activation, config.gated_mlp)
         out = self._linear(active, layer.down, layer.down_bias)
         self._adapt(batch, index, "down", active, out)
         return out
+
+    def _mixture(
+        self, x: Float32, layer: Layer[Float32], router: Float32, batch: Batch, index: int
+    ) -> Float32:
+        config, product = self.config, self._linear
+        scores = product(x, router, layer.router_bias)
+        self._adapt(batch, index, "router", x, scores)
+        if config.mixture is None:
+            best, shares = experts.choose(scores, config.experts_per_token, config.normalized_experts)
+        else:
+            best, shares = experts.choose_in_groups(
+                scores, layer.choice_bias, config.experts_per_token, config.mixture.routing
+            )
+        compute = partial(
+            experts.experts,
+            gate_up=layer.gate_up,
+            down=layer.down,
+            activation=config.activation,
+            product=product,
+            gate_up_bias=layer.gate_up_bias,
+            down_bias=layer.down_bias,
+        )
+        mixed = compute(x, (best, shares))
+        for rows, adapter in batch.adapted:
+            deltas = adapter.layers[index]
+            if "gate_up" in deltas or "down" in deltas:
+                adapt = partial(_adapt_expert, product, deltas)
+                mixed[rows] = compute(x[rows], (best[rows], shares[rows]), adapt=adapt)
+        if layer.shared_expert is not None:
+            inner = arrays.activate(product(x, layer.shared_expert.gate_up), config.activation, True)
+            mixed += product(inner, layer.shared_expert.down)
+        return mixed
 
     def _attend(
         self,
@@ -180,8 +205,8 @@ class NumpyModel:
         sink_scores: Float32 | None,
     ) -> Float32:
         keys, values, size = cache.keys[layer], cache.values[layer], cache.tokens_per_block
-        scale = self.config.head_dim**-0.5
-        mixed = np.empty_like(queries)
+        scale = self.config.scale
+        mixed = np.empty((*queries.shape[:2], values.shape[-1]), dtype=np.float32)
         for group in batch.generation:
             mixed[group.rows] = arrays.generation_attention(
                 queries[group.rows],
@@ -218,14 +243,15 @@ class NumpyModel:
         sink_scores: Float32 | None,
     ) -> Float32:
         """As `_attend`, by the same products for all rows."""
-        mixed, size = np.empty_like(queries), cache.tokens_per_block
+        size = cache.tokens_per_block
+        mixed = np.empty((*queries.shape[:2], cache.values[layer].shape[-1]), dtype=np.float32)
         for part in parts:
             mixed[part.rows] = invariant.attention(
                 queries[part.rows],
                 arrays.gather(cache.keys[layer], size, part.block_table),
                 arrays.gather(cache.values[layer], size, part.block_table),
                 part,
-                self.config.head_dim**-0.5,
+                self.config.scale,
                 window,
                 self._slopes,
                 sink_scores,

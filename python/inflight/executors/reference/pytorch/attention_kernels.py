@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from . import latent_kernels
 from .generation_kernels import Plan, attend
 from .operations import Shape, Tensor
 
@@ -161,6 +162,8 @@ def generation_attention(
     plan: Plan | None,
     sink_scores: Tensor | None = None,
 ) -> Tensor:
+    if shape.value_dim is not None:
+        return latent_kernels.generation(queries, keys, values, block_tables, slots, positions, shape)
     if plan is not None and window is None:
         return attend(queries, keys, values, block_tables, slots, positions, plan, shape, sink_scores)
     rows = queries.shape[0]

@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from . import hopper
+from . import hopper, latent_kernels
 from .operations import CONTEXT_TILE, Context, Shape, Tensor
 
 #: Keys of a piece: tiles are cut between two of them.
@@ -106,7 +106,7 @@ def _plan(
 def plan(context: Context, shape: Shape, element_size: int, narrow: bool = False) -> ContextPlan | None:
     """How the tiles of an iteration's prompts are attended to where no window is; None: a program each.
     ``narrow``: the cache's numbers have fewer bytes than those of queries."""
-    if shape.slopes is not None:
+    if shape.slopes is not None or shape.value_dim is not None:
         return None
     device = context.rows.device
     tiles = context.rows.shape[0]
@@ -503,6 +503,9 @@ def context_attention(
     sink_scores: Tensor | None = None,
 ) -> None:
     """Chunks of prompts, as `operations.context_attention` has it."""
+    if shape.value_dim is not None:
+        latent_kernels.prompts(queries, keys, block_tables, context, shape, out)
+        return
     tiles = context.rows.shape[0]
     together = _heads_together(shape, queries.element_size())
     scale = shape.scale * 1.4426950408889634

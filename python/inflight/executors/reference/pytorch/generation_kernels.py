@@ -79,7 +79,7 @@ def _plan(
 def plan(positions: Tensor, shape: Shape) -> Plan | None:
     """How generation rows at these positions are attended to; None where all are alike."""
     rows = positions.shape[0]
-    if rows < 2 or shape.slopes is not None:
+    if rows < 2 or shape.slopes is not None or shape.value_dim is not None:
         return None
     programs = rows * shape.kv_heads
     more = max(1, (_MORE_PROGRAMS if programs > _FEW else _MORE_PROGRAMS_OF_FEW) // shape.kv_heads)

@@ -22,7 +22,7 @@ from .context_kernels import plan as plan_context
 from .expert_kernels import choose, mix, sort
 from .generation_kernels import plan as plan_generation
 from .linear_kernels import linear
-from .operations import Shape, Tensor, add_layer_norm
+from .operations import Choice, Shape, Tensor, add_layer_norm
 from .operations import activate as _activate
 from .product_kernels import product
 
@@ -197,10 +197,11 @@ def experts(
     adds: Callable[..., None] | None = None,
     gate_up_bias: Tensor | None = None,
     down_bias: Tensor | None = None,
+    choice: Choice | None = None,
 ) -> Tensor:
     """Each expert computes the rows that chose it, sorted on the device. ``adds`` is
     `expert_adapter_kernels.ExpertAdapters.add` of the layer."""
-    best, shares = choose(scores, chosen, normalized)
+    best, shares = choose(scores, chosen, normalized) if choice is None else choice
     tiles = sort(best, scores.shape[1])
     inner = product(x, gate_up, gate_up_bias, tiles=tiles)
     if adds is not None:

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as functional
 
 from inflight.executors.reference.model.families.family import SWIGLU_ALPHA, SWIGLU_LIMIT, Activation
+from inflight.executors.reference.model.mixture import GroupedRouting
 
 from . import compressed
 
@@ -21,6 +22,8 @@ from . import compressed
 CONTEXT_TILE = 64
 
 Tensor = Any  # torch.Tensor; torch is optional, and not there where types are checked
+#: The experts of each row ``[T, chosen]``, and their shares in float32.
+Choice = tuple[Tensor, Tensor]
 #: Adds to what a part of an expert made of its rows: part, expert, what went in, what came out.
 Adapt = Callable[[str, int, Tensor, Tensor], None]
 
@@ -40,10 +43,14 @@ class Shape:
     slopes: Tensor | None = None
     #: Whether heads have scores that count besides those of the keys.
     has_sink_scores: bool = False
+    #: What scores are multiplied with; None: the inverse root of a head's size.
+    attention_scale: float | None = None
+    #: Numbers of a value, which are the first of its key; None: values are stored apart, as large as keys.
+    value_dim: int | None = None
 
     @property
     def scale(self) -> float:
-        return float(self.head_dim**-0.5)
+        return float(self.head_dim**-0.5) if self.attention_scale is None else self.attention_scale
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +118,12 @@ def no_bias(matrix: Tensor) -> Tensor:
 def of_experts(matrices: Tensor) -> Tensor:
     """Matrices ``[experts, in, out]`` as ``[experts, out, in]``; compressed ones are so already."""
     return matrices.transpose(1, 2).contiguous() if _are_plain([matrices]) else matrices
+
+
+def heads_of(matrix: Tensor, like: Tensor, heads: int) -> Tensor:
+    """A matrix ``[heads x out, in]`` as ``[heads, out, in]``, uncompressed in the type of ``like``."""
+    plain = matrix if _are_plain([matrix]) else matrix.expanded(like.dtype)
+    return plain.view(heads, -1, plain.shape[1])
 
 
 def rows_of(matrix: Tensor, first: int, count: int) -> Tensor:
@@ -190,11 +203,13 @@ def experts(
     adapt: Adapt | None = None,
     gate_up_bias: Tensor | None = None,
     down_bias: Tensor | None = None,
+    choice: Choice | None = None,
 ) -> Tensor:
     """A mixture of gated MLPs: each row goes through its ``chosen`` best experts, by the softmax of their
     ``scores [T, experts]``, or of all scores where not ``normalized``. Matrices are ``[experts, out, in]``
-    and biases ``[experts, out]``; ``adapt`` adds to what they give."""
-    best, shares = choose_experts(scores, chosen, normalized)
+    and biases ``[experts, out]``; ``adapt`` adds to what they give. A ``choice`` that was made otherwise
+    takes the place of this one."""
+    best, shares = choose_experts(scores, chosen, normalized) if choice is None else choice
     mixed = torch.zeros_like(x)
     for expert in best.unique().tolist():
         rows, places = torch.nonzero(best == expert, as_tuple=True)
@@ -217,6 +232,25 @@ def choose_experts(scores: Tensor, chosen: int, normalized: bool = True) -> tupl
     if normalized:
         return best, highest.softmax(-1)
     return best, (highest - scores.float().logsumexp(-1, keepdim=True)).exp()
+
+
+def choose_in_groups(scores: Tensor, bias: Tensor | None, chosen: int, routing: GroupedRouting) -> Choice:
+    """The same within the best groups of experts, as DeepSeek's models choose. ``bias [experts]`` counts in
+    the choice only."""
+    wide = scores.float()
+    shares = wide.sigmoid() if routing.by_sigmoid else wide.softmax(-1)
+    worth = shares if bias is None else shares + bias
+    if routing.groups > 1:
+        grouped = worth.view(len(worth), routing.groups, -1)
+        counted = grouped.topk(routing.counted, dim=-1).values.sum(-1)
+        kept = torch.zeros_like(counted, dtype=torch.bool)
+        kept.scatter_(1, counted.topk(routing.chosen_groups, dim=-1).indices, True)
+        worth = grouped.masked_fill(~kept[..., None], float("-inf")).flatten(1)
+    best = worth.topk(chosen, dim=-1).indices
+    own = shares.gather(1, best)
+    if routing.normalized:
+        own = own / own.sum(-1, keepdim=True)
+    return best.int(), own * routing.factor
 
 
 def rotate_and_store(
@@ -249,6 +283,12 @@ def rotate_and_store(
     _store(keys, blocks, offsets, rotate(new_keys, cosines, sines))
     _store(values, blocks, offsets, new_values)
     return rotate(queries, cosines, sines)
+
+
+def store(cache: Tensor, cache_slots: Tensor, new: Tensor, tokens_per_block: int) -> None:
+    """Writes ``new [T, kv_heads, head_dim]`` to the cache."""
+    blocks = torch.div(cache_slots, tokens_per_block, rounding_mode="floor").long()
+    _store(cache, blocks, (cache_slots % tokens_per_block).long(), new)
 
 
 def _store(cache: Tensor, blocks: Tensor, offsets: Tensor, new: Tensor) -> None:
@@ -350,7 +390,7 @@ def _attend(
 
     def gathered(cache: Tensor) -> Tensor:
         read = cache[blocks] if cache.dtype == queries.dtype else _widened(cache, blocks, queries.dtype)
-        flat = read.transpose(0, 1).reshape(shape.kv_heads, -1, shape.head_dim)[:, :keys_read]
+        flat = read.transpose(0, 1).reshape(shape.kv_heads, -1, read.shape[-1])[:, :keys_read]
         return flat.repeat_interleave(shape.heads // shape.kv_heads, dim=0)
 
     own = torch.arange(first, length, device=queries.device)[:, None]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from inflight.executors.reference.model.hearing import HearingConfig
+from inflight.executors.reference.model.mixture import Mixture
 from inflight.executors.reference.model.vision import VisionConfig
 from inflight.model.config import ModelFacts
 
@@ -50,6 +51,12 @@ class Names:
     #: Of a mixture of experts; the ``{}`` is the expert's number.
     router: str = ""
     expert: str = ""
+    #: Of what all tokens share next to the experts; of a layer without experts, what stands before the names
+    #: of its MLP.
+    shared_expert: str = ""
+    dense: str = ""
+    #: What counts in the choice of experts besides their scores.
+    choice_bias: str = ""
     #: Whether one tensor has all experts' matrices ``[experts, in, out]``, and one their biases: named
     #: without ``.weight``, and with ``_bias`` in place of ``.bias``.
     stacked_experts: bool = False
@@ -113,3 +120,5 @@ class Family:
     vision: Callable[[ModelFacts, Mapping[str, Any]], VisionConfig] | None = None
     #: Of a model that hears: its encoder, likewise.
     hearing: Callable[[ModelFacts, Mapping[str, Any]], HearingConfig] | None = None
+    #: Of a mixture that has more than experts: by the config's values, and how many experts there are.
+    mixture: Callable[[Mapping[str, Any], int], Mixture] | None = None
