@@ -27,6 +27,9 @@ FAMILIES = (
     "baichuan2_alibi",
     "gemma2",
     "gemma3",
+    "gpt_oss",
+    "deepseek_v2",
+    "deepseek_v3",
 )
 PROMPTS = ([3, 4, 5, 6], [(7 * token) % 61 + 3 for token in range(18)])
 #: Tokens of the output, the longest.

@@ -120,6 +120,85 @@ FIXTURES = (
         },
     ),
     Fixture(
+        "gpt_oss",
+        "GptOss",
+        40,
+        config={
+            "head_dim": 16,
+            # Whole groups of MXFP4.
+            "intermediate_size": 64,
+            "sliding_window": 8,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "pad_token_id": 0,
+        },
+        rope_theta=1000.0,
+        rope_scaling={
+            "rope_type": "yarn",
+            "factor": 8.0,
+            "beta_fast": 4.0,
+            "beta_slow": 1.0,
+            "truncate": False,
+            "original_max_position_embeddings": 32,
+        },
+    ),
+    Fixture(
+        "deepseek_v2",
+        "DeepseekV2",
+        40,
+        config={
+            "num_key_value_heads": 4,
+            "q_lora_rank": None,
+            "kv_lora_rank": 16,
+            "qk_nope_head_dim": 8,
+            "qk_rope_head_dim": 12,
+            "v_head_dim": 10,
+            "first_k_dense_replace": 1,
+            "n_routed_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 24,
+            "n_shared_experts": 2,
+            "topk_method": "group_limited_greedy",
+            "n_group": 3,
+            "topk_group": 2,
+            "routed_scaling_factor": 1.5,
+        },
+        rope_scaling={
+            "rope_type": "yarn",
+            "factor": 8.0,
+            "mscale": 0.707,
+            "mscale_all_dim": 0.9,
+            "original_max_position_embeddings": 32,
+        },
+    ),
+    Fixture(
+        "deepseek_v3",
+        "DeepseekV3",
+        24,
+        config={
+            "num_key_value_heads": 4,
+            "q_lora_rank": 16,
+            "kv_lora_rank": 16,
+            "qk_nope_head_dim": 8,
+            "qk_rope_head_dim": 8,
+            "v_head_dim": 12,
+            "first_k_dense_replace": 1,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 32,
+            "n_shared_experts": 1,
+            "n_group": 4,
+            "topk_group": 2,
+        },
+    ),
+    Fixture(
+        "llama_yarn",
+        "Llama",
+        40,
+        rope_theta=1000.0,
+        rope_scaling={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16},
+    ),
+    Fixture(
         "gemma2",
         "Gemma2",
         40,
@@ -320,11 +399,14 @@ def write_fixture(fixture: Fixture, folder: Path, seed: int) -> None:
     model = make_model(fixture, config)
     storage = getattr(torch, fixture.storage)
     with torch.no_grad():
-        for name, parameter in model.named_parameters():
+        biases = [one for one in model.named_buffers() if one[0].endswith("e_score_correction_bias")]
+        for name, parameter in [*model.named_parameters(), *biases]:
             is_norm = "norm" in name or ".ln_" in name
             is_centered = is_norm and name.endswith("weight") and not fixture.family.startswith("Gemma")
             center = 1.0 if is_centered else 0.0
-            drawn = center + 0.2 * torch.randn(parameter.shape, generator=generator)
+            # So large that gpt-oss bounds some of what they are added to.
+            spread = 6.0 if name.endswith("gate_up_proj_bias") else 0.2
+            drawn = center + spread * torch.randn(parameter.shape, generator=generator)
             parameter.copy_(drawn.to(storage).float())
         token_ids = torch.randint(3, _SHAPE["vocab_size"], (fixture.tokens,), generator=generator)
     folder.mkdir(parents=True, exist_ok=True)

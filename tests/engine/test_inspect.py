@@ -6,11 +6,13 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from inflight.launch.model import DEMO_DIRECTORY
 from inflight.model.checkpoint import read_checkpoint
+from inflight.model.config import parse_config
 from inflight.model.memory import count_parameters, human_bytes, needs
 from support.double.package import write_double
 
@@ -34,6 +36,73 @@ GIB = 1 << 30
 def test_parameters_are_those_that_the_models_are_known_for(model: str, billions: float) -> None:
     facts = read_checkpoint(CONFIGS / model).facts
     assert count_parameters(facts) / 1e9 == pytest.approx(billions, rel=0.005)
+
+
+_DEEPSEEK = {
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
+#: As they are published, without keys that change no size.
+MIXTURES: dict[str, dict[str, Any]] = {
+    "DeepseekV2ForCausalLM": _DEEPSEEK
+    | {
+        "vocab_size": 102400,
+        "hidden_size": 2048,
+        "intermediate_size": 10944,
+        "moe_intermediate_size": 1408,
+        "num_hidden_layers": 27,
+        "num_attention_heads": 16,
+        "first_k_dense_replace": 1,
+        "n_routed_experts": 64,
+        "n_shared_experts": 2,
+        "num_experts_per_tok": 6,
+        "q_lora_rank": None,
+    },
+    "DeepseekV3ForCausalLM": _DEEPSEEK
+    | {
+        "vocab_size": 129280,
+        "hidden_size": 7168,
+        "intermediate_size": 18432,
+        "moe_intermediate_size": 2048,
+        "num_hidden_layers": 61,
+        "num_attention_heads": 128,
+        "first_k_dense_replace": 3,
+        "n_routed_experts": 256,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 8,
+        "q_lora_rank": 1536,
+    },
+    "GptOssForCausalLM": {
+        "vocab_size": 201088,
+        "hidden_size": 2880,
+        "intermediate_size": 2880,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "num_local_experts": 32,
+        "num_experts_per_tok": 4,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "billions", "kv_numbers"),
+    [
+        ("DeepseekV2ForCausalLM", 15.7, 27 * 576),
+        ("DeepseekV3ForCausalLM", 671.0, 61 * 576),
+        ("GptOssForCausalLM", 20.9, 24 * 2 * 8 * 64),
+    ],
+)
+def test_mixtures_are_counted_with_what_they_share(
+    architecture: str, billions: float, kv_numbers: int
+) -> None:
+    facts = parse_config(MIXTURES[architecture] | {"architectures": [architecture], "dtype": "bfloat16"})
+    assert count_parameters(facts) / 1e9 == pytest.approx(billions, rel=0.005)
+    assert needs(facts).kv_bytes_per_token == 2 * kv_numbers
+    assert needs(facts, tp_size=2).weight_bytes < 0.6 * needs(facts).weight_bytes
 
 
 def test_the_embedded_models_parameters_are_those_of_its_file() -> None:

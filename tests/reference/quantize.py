@@ -20,9 +20,14 @@ from reference.support import FIXTURES
 Array = npt.NDArray[Any]
 
 #: Modules that are quantized, by how their names end.
-LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3")
+LINEAR = (
+    *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"),
+    *("q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj"),
+)
 
 _TYPES = {"float32": "F32", "float16": "F16", "int32": "I32", "uint8": "F8_E4M3"}
+#: Of bytes by the ends of their tensors' names, where they are not FP8.
+_BYTES = {"_blocks": "U8", "_scales": "U8"}
 
 
 @dataclass
@@ -143,6 +148,20 @@ def packed(matrix: Array, group: int, symmetric: bool) -> Packed:
     return Packed(tensors, _mean(integers, zeros, scales, group_of))
 
 
+def mxfp4(matrices: Array) -> Packed:
+    """gpt-oss's: of all experts ``[experts, in, out]``, two numbers a byte, 32 inputs a power of two."""
+    numbers = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6])
+    turned = matrices.transpose(0, 2, 1)
+    experts, outputs, inputs = turned.shape
+    groups = turned.reshape(experts, outputs, inputs // 32, 32)
+    exponents = np.floor(np.log2(np.abs(groups).max(-1))) - 2
+    scaled = groups / 2.0 ** exponents[..., None]
+    codes = np.abs(scaled[..., None] - numbers).argmin(-1)
+    means = (numbers[codes] * 2.0 ** exponents[..., None]).reshape(turned.shape).transpose(0, 2, 1)
+    blocks = (codes[..., ::2] + 16 * codes[..., 1::2]).astype(np.uint8)
+    return Packed({"blocks": blocks, "scales": (exponents + 127).astype(np.uint8)}, means.astype(np.float32))
+
+
 def _mean(integers: Array, zeros: Array, scales: Array, group_of: Array) -> Array:
     means: Array = (integers - zeros[:, group_of]).astype(np.float32)
     return means * scales.astype(np.float32)[:, group_of]
@@ -205,6 +224,12 @@ SCHEMES: dict[str, tuple[Any, dict[str, Any]]] = {
 }
 
 
+#: Schemes of tensors that have all experts' matrices.
+OF_EXPERTS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "mxfp4": (mxfp4, {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]})
+}
+
+
 def write_checkpoint(directory: Path, config: dict[str, Any], tensors: dict[str, Array]) -> None:
     """Writes tensors as they are: unsigned bytes are FP8."""
     directory.mkdir(parents=True)
@@ -213,7 +238,7 @@ def write_checkpoint(directory: Path, config: dict[str, Any], tensors: dict[str,
     for name, array in tensors.items():
         raw = np.ascontiguousarray(array).tobytes()
         header[name] = {
-            "dtype": _TYPES[str(array.dtype)],
+            "dtype": _BYTES.get(name[-7:], _TYPES[str(array.dtype)]),
             "shape": list(array.shape),
             "data_offsets": [offset, offset + len(raw)],
         }
@@ -224,7 +249,7 @@ def write_checkpoint(directory: Path, config: dict[str, Any], tensors: dict[str,
 
 def make(name: str, scheme: str, folder: Path) -> tuple[Path, Path]:
     """A fixture quantized by a scheme, and its twin."""
-    quantize, stated = SCHEMES[scheme]
+    quantize, stated = (SCHEMES | OF_EXPERTS)[scheme]
     config = json.loads((FIXTURES / name / "config.json").read_text())
     stored: dict[str, Array] = {}
     plain: dict[str, Array] = {}
@@ -232,7 +257,11 @@ def make(name: str, scheme: str, folder: Path) -> tuple[Path, Path]:
         names = list(file.keys())
     for tensor, values in read_floats(FIXTURES / name / "model.safetensors", names).items():
         module = tensor.removesuffix(".weight")
-        if module.endswith(LINEAR) and tensor.endswith(".weight"):
+        if scheme in OF_EXPERTS and values.ndim == 3:
+            done = quantize(values)
+            stored |= {f"{tensor}_{end}": array for end, array in done.tensors.items()}
+            plain[tensor] = done.means
+        elif scheme in SCHEMES and module.endswith(LINEAR) and tensor.endswith(".weight"):
             done = quantize(values)
             stored |= {f"{module}.{end}": array for end, array in done.tensors.items()}
             plain[tensor] = done.means

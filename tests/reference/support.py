@@ -105,13 +105,7 @@ def engine(
             image_bytes,
         )
     else:
-        cache = PagedCache(
-            config.num_layers,
-            num_blocks + num_host_blocks,
-            tokens_per_block,
-            config.num_kv_heads,
-            config.head_dim,
-        )
+        cache = PagedCache.of(config, num_blocks + num_host_blocks, tokens_per_block)
         loaded = model(name, invariant)
         if attention:
             loaded = load_model(FIXTURES / name, None, config, batch_invariant=invariant)

@@ -36,6 +36,9 @@ FAMILIES = [
     "baichuan2_alibi",
     "gemma2",
     "gemma3",
+    "gpt_oss",
+    "deepseek_v2",
+    "deepseek_v3",
 ]
 EARLY_STOPPING = {True: 1, False: 0, "never": -1}
 

@@ -17,7 +17,7 @@ from inflight.executors.reference.core.refusal import Refused
 from inflight.executors.reference.core.scheduler import CapacitySchedulerPolicy
 from reference.support import collect, engine, expected, model, request, run, torch_engine
 
-NAMES = ["llama", "qwen3", "gpt2", "gemma", "gemma3", "mixtral", "mistral_window"]
+NAMES = ["llama", "qwen3", "gpt2", "gemma", "gemma3", "mixtral", "mistral_window", "gpt_oss", "deepseek_v2"]
 
 
 def pooled(name: str) -> list[NamedTensor]:

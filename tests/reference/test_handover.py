@@ -28,7 +28,9 @@ PHASE = ContextPhase(FirstToken(7, -1.25, (7, 9), (-1.25, float("-inf"))), Finis
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "seeded", "penalized", "n-grams"])
-@pytest.mark.parametrize("name", ["llama", "mistral_window", "gemma", "gemma2", "qwen3_moe", "gpt2"])
+@pytest.mark.parametrize(
+    "name", ["llama", "mistral_window", "gemma", "gemma2", "qwen3_moe", "gpt2", "gpt_oss", "deepseek_v3"]
+)
 def test_two_workers_answer_as_one(name: str, sampling: dict[str, Any]) -> None:
     with pair(name) as [context, generation], single(name) as whole:
         expected = whole.ask(PROMPT, sampling=sampling)

@@ -105,6 +105,15 @@ def test_a_window_bounds_what_a_sequence_holds_and_not_its_length() -> None:
     assert (half.windows, plan_sizes(options, half).window) == ((40, None), None)
 
 
+def test_a_cache_of_vectors_is_small_and_has_no_window() -> None:
+    config = parse_config(read_config("deepseek_v3"))
+    # Two layers of 16 + 8 numbers, and no values besides.
+    assert plan_sizes(parse_options({"max_tokens_in_paged_kv_cache": 64}), config).cache_bytes == 64 * 192
+    for options in ({"max_attention_window_size": "20"}, {"sink_token_length": 4}):
+        with pytest.raises(OptionError, match="`DeepseekV3ForCausalLM`, whose attention is latent"):
+            limit_windows(config, parse_options(options))
+
+
 def test_text_is_read_as_a_command_line_has_it() -> None:
     options = parse_options(
         {

@@ -80,7 +80,7 @@ def own_table(name: str = "llama") -> Float32:
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", "gemma", "gemma3", "gpt2", "qwen2_tied", "mixtral", "baichuan2_alibi"]
+    "name", ["llama", "gemma", "gemma3", "gpt2", "qwen2_tied", "mixtral", "baichuan2_alibi", "deepseek_v2"]
 )
 @pytest.mark.parametrize("tokens", [256, 8])
 def test_a_virtual_token_is_what_it_is_embedded_as(name: str, tokens: int) -> None:

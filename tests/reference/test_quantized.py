@@ -34,14 +34,16 @@ CASES = [("llama", scheme) for scheme in SCHEMES] + [
     ("mixtral", "fp8_rows"),
     ("qwen3_moe", "fp8_large_block"),
     ("qwen2_5_vl", "fp8_block"),
+    ("gpt_oss", "mxfp4"),
+    ("deepseek_v3", "fp8_block"),
+    ("deepseek_v3", "packed"),
 ]
 TOKENS = [3, 9, 4, 40, 5, 6, 61, 7, 33, 12, 13]
 
 
 def numpy_logits(directory: Path) -> npt.NDArray[np.float32]:
     model = load_model(directory)
-    config = model.config
-    cache = PagedCache(config.num_layers, 4, 8, config.num_kv_heads, config.head_dim)
+    cache = PagedCache.of(model.config, 4, 8)
     batch = build_batch([], [Span(TOKENS, 0, [2, 0])], 8)
     return model.logits(model.forward(batch, cache, np.arange(len(TOKENS))))
 
@@ -120,7 +122,7 @@ def test_the_table_of_e4m3_is_the_formats() -> None:
     ("stated", "words"),
     [
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, ["`bitsandbytes`", "AWQ"]),
-        ({"quant_method": "mxfp4"}, ["`mxfp4`"]),
+        ({"quant_method": "mxfp8"}, ["`mxfp8`", "MXFP4"]),
         ({"quant_method": "gptq", "bits": 8, "group_size": 128}, ["GPTQ with `8` bits", "FP8"]),
         ({"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemv"}, ["layout `gemv`"]),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, ["`quant_algo` `NVFP4`"]),

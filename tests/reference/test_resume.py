@@ -502,7 +502,19 @@ def test_an_empty_beginning_is_none(guides: Any, undisturbed: dict[str, Undistur
 
 
 @pytest.mark.parametrize(
-    "name", ["llama", "qwen3", "gpt2", "mixtral", "gemma", "gemma2", "gemma3", "baichuan2_alibi"]
+    "name",
+    [
+        "llama",
+        "qwen3",
+        "gpt2",
+        "mixtral",
+        "gemma",
+        "gemma2",
+        "gemma3",
+        "baichuan2_alibi",
+        "gpt_oss",
+        "deepseek_v3",
+    ],
 )
 @pytest.mark.parametrize("attention", [None, {"max_attention_window_size": [16], "sink_token_length": 3}])
 def test_every_family_goes_on(name: str, attention: dict[str, Any] | None) -> None:

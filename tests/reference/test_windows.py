@@ -42,6 +42,8 @@ KINDS: list[tuple[str, dict[str, Any]]] = [
     ("qwen3", {"max_attention_window_size": "1"}),
     ("gemma2", {"max_attention_window_size": "20", "sink_token_length": 3}),
     ("gemma3", {"max_attention_window_size": "20"}),
+    ("gpt_oss", {}),
+    ("gpt_oss", {"max_attention_window_size": "20", "sink_token_length": 3}),
 ]
 
 
@@ -72,7 +74,10 @@ def dense_logits(name: str, options: dict[str, Any], tokens: list[int]) -> Float
         _first: int,
         window: int | None,
         scale: float,
-        *_: Any,
+        _places: Any,
+        _sink_tokens: int,
+        _slopes: Any,
+        sink_scores: Float32 | None,
         softcap: float | None = None,
     ) -> npt.NDArray[np.float32]:
         shared = queries.shape[1] // keys.shape[1]
@@ -85,8 +90,12 @@ def dense_logits(name: str, options: dict[str, Any], tokens: list[int]) -> Float
                 near = window is None or key > query - window or key < config.sink_tokens
                 if key > query or not near:
                     scores[:, query, key] = -np.inf
+        if sink_scores is not None:
+            own = np.broadcast_to(sink_scores[:, None, None], (*scores.shape[:2], 1))
+            scores = np.concatenate((scores, own), axis=-1)
         weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
+        weights = weights[..., : len(keys)]
         mixed: npt.NDArray[np.float32] = np.einsum("hqk,khd->qhd", weights, values).astype(np.float32)
         return mixed
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from inflight.errors import CheckpointError
+from inflight.model.latent import Latent, parse_latent
 from inflight.model.quantization import Quantization, parse_quantization
 from inflight.model.shards import DTYPE_NAMES, Shard
 from inflight.model.values import MAXIMUM, REMEDY, bad_value, flag, integer, missing_key
@@ -42,6 +43,8 @@ CONVENTIONS: Mapping[str, Convention] = {
     "BaiChuanForCausalLM": Convention(),
     "BaichuanForCausalLM": Convention("baichuan"),
     "BartForConditionalGeneration": Convention("bart", gated_mlp=False, learned_positions=True),
+    "DeepseekV2ForCausalLM": Convention("deepseek_v2"),
+    "DeepseekV3ForCausalLM": Convention("deepseek_v3"),
     "FalconForCausalLM": Convention(gated_mlp=False),
     "GPT2LMHeadModel": Convention("gpt2", gated_mlp=False, learned_positions=True, tied=True),
     "GPTBigCodeForCausalLM": Convention(gated_mlp=False, learned_positions=True, tied=True),
@@ -61,6 +64,7 @@ CONVENTIONS: Mapping[str, Convention] = {
         },
     ),
     "GemmaForCausalLM": Convention("gemma", tied=True, head_dim=256),
+    "GptOssForCausalLM": Convention("gpt_oss", head_dim=64),
     "LlamaForCausalLM": Convention("llama"),
     "MBartForConditionalGeneration": Convention(gated_mlp=False, learned_positions=True),
     "MistralForCausalLM": Convention("mistral"),
@@ -137,6 +141,13 @@ class ModelFacts:
     #: The format of a checkpoint that is quantized already, by its own name; and the scheme.
     quantized: str | None = None
     quantization: Quantization | None = None
+    #: Of a mixture: an expert's MLP where it is not of ``intermediate_size``, layers without experts that
+    #: come first, and experts of all tokens.
+    expert_size: int | None = None
+    dense_layers: int = 0
+    shared_experts: int = 0
+    #: None: keys and values of all heads are cached.
+    latent: Latent | None = None
 
 
 def parse_config(config: Mapping[str, Any], shards: tuple[Shard, ...] = ()) -> ModelFacts:
@@ -193,6 +204,10 @@ def parse_config(config: Mapping[str, Any], shards: tuple[Shard, ...] = ()) -> M
         learned_positions=convention.learned_positions,
         quantized=None if quantization is None else quantization.name,
         quantization=quantization,
+        expert_size=_optional(values, "moe_intermediate_size"),
+        dense_layers=_optional(values, "first_k_dense_replace") or 0,
+        shared_experts=_optional(values, "n_shared_experts") or 0,
+        latent=parse_latent(values),
     )
 
 
@@ -229,6 +244,10 @@ def stated(values: Mapping[str, Any], fact: str) -> int:
     if value is None:
         raise missing_key(*KEYS[fact])
     return value
+
+
+def _optional(values: Mapping[str, Any], key: str) -> int | None:
+    return None if values.get(key) is None else integer(values, key, minimum=0, maximum=MAXIMUM)
 
 
 def _key(values: Mapping[str, Any], fact: str) -> str:

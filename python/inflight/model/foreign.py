@@ -63,7 +63,7 @@ def formats_of_checkpoint(facts: ModelFacts) -> dict[str, Any]:
     """The setting that counts a quantized checkpoint's bytes; none for an unknown format."""
     scheme = facts.quantization
     if scheme is not None and scheme.format is not None:
-        return {"quantization": {"fp8": "fp8", "int4": "int4_wo"}[scheme.format]}
+        return {"quantization": {"fp8": "fp8", "int4": "int4_wo", "mxfp4": "mxfp4"}[scheme.format]}
     return _format("quantization", facts.quantized)
 
 

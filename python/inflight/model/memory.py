@@ -21,9 +21,11 @@ BYTES = {
     "int8": 1.0,
     "int4": 0.5,
     "nvfp4": 0.5625,
+    "mxfp4": 0.53125,
 }
 
-#: `--quantization` -> the format of the layers' matrices; embeddings keep the model's precision.
+#: `--quantization`, or what a checkpoint comes in -> the format of the layers' matrices; embeddings keep the
+#: model's precision.
 MATRIX_FORMAT = {
     "fp8": "fp8",
     "int8_sq": "int8",
@@ -32,6 +34,7 @@ MATRIX_FORMAT = {
     "int4_awq": "int4",
     "w4a8_awq": "int4",
     "nvfp4": "nvfp4",
+    "mxfp4": "mxfp4",
 }
 
 
@@ -58,17 +61,31 @@ class Needs:
         return blocks // max(1, -(-length // self.tokens_per_block))
 
 
-def layer_parameters(facts: ModelFacts) -> tuple[int, int]:
-    """Parameters of a decoder layer: of its attention, and of its MLP or all its experts."""
+def decoder_parameters(facts: ModelFacts, layers: int) -> int:
+    """Parameters of the decoder, or of so many of its layers that are largest."""
+    matrices = (3 if facts.gated_mlp else 2) * facts.hidden_size
+    dense = max(0, layers - facts.num_layers + facts.dense_layers) if facts.num_experts else layers
+    mixture = (facts.num_experts + facts.shared_experts) * (facts.expert_size or facts.intermediate_size)
+    mlps = dense * facts.intermediate_size + (layers - dense) * mixture
+    routers = (layers - dense) * facts.hidden_size * facts.num_experts
+    return layers * _attention_parameters(facts) + mlps * matrices + routers
+
+
+def _attention_parameters(facts: ModelFacts) -> int:
+    """Of one decoder layer."""
+    latent, hidden = facts.latent, facts.hidden_size
+    if latent is not None:
+        queries = facts.num_heads * latent.query_dim
+        queries = latent.query_rank * (hidden + queries) if latent.query_rank else hidden * queries
+        values = facts.num_heads * latent.value_dim
+        up = latent.rank * (facts.num_heads * latent.key_dim + values)
+        return queries + hidden * latent.cached_dim + up + values * hidden
     heads = facts.head_dim * facts.num_heads
     kv = facts.head_dim * facts.num_kv_heads
     attention = facts.hidden_size * (2 * heads + 2 * kv)
     if facts.is_encoder_decoder:
         attention += facts.hidden_size * 4 * heads
-    mlp = (3 if facts.gated_mlp else 2) * facts.hidden_size * facts.intermediate_size
-    if facts.num_experts:
-        mlp = mlp * facts.num_experts + facts.hidden_size * facts.num_experts
-    return attention, mlp
+    return attention
 
 
 def encoder_layer_parameters(facts: ModelFacts) -> int:
@@ -79,9 +96,8 @@ def encoder_layer_parameters(facts: ModelFacts) -> int:
 
 def count_parameters(facts: ModelFacts) -> int:
     """Matrices and embeddings; norms and biases, well under a percent, are left out."""
-    layers = facts.num_layers * sum(
-        layer_parameters(facts)
-    ) + facts.encoder_layers * encoder_layer_parameters(facts)
+    layers = decoder_parameters(facts, facts.num_layers)
+    layers += facts.encoder_layers * encoder_layer_parameters(facts)
     embeddings = facts.vocab_size * facts.hidden_size * (1 if facts.tie_word_embeddings else 2)
     positions = (facts.max_position_embeddings or 0) * facts.hidden_size if facts.learned_positions else 0
     return layers + embeddings + positions
@@ -107,7 +123,7 @@ def needs(
     matrix = BYTES[MATRIX_FORMAT[quantization]] if quantization in MATRIX_FORMAT else width
     layers = -(-facts.num_layers // pp_size)
     encoders = -(-facts.encoder_layers // pp_size)
-    sharded = layers * sum(layer_parameters(facts)) + encoders * encoder_layer_parameters(facts)
+    sharded = decoder_parameters(facts, layers) + encoders * encoder_layer_parameters(facts)
     table = facts.vocab_size * facts.hidden_size
     first = table + (facts.max_position_embeddings or 0) * facts.hidden_size * facts.learned_positions
     last = -(-table // tp_size)
@@ -117,7 +133,8 @@ def needs(
     weight_bytes = int(sharded / tp_size * matrix + ends * width)
     kv_width = BYTES.get(kv_cache_dtype, width if width < 4 or facts.dtype == "float32" else 2.0)
     kv_heads = max(1, facts.num_kv_heads // tp_size)
-    per_token = int(2 * layers * kv_heads * facts.head_dim * kv_width)
+    numbers = 2 * kv_heads * facts.head_dim if facts.latent is None else facts.latent.cached_dim
+    per_token = int(layers * numbers * kv_width)
     return Needs(count_parameters(facts), weight_bytes, per_token, tokens_per_block)
 
 

@@ -1,7 +1,8 @@
 """How a checkpoint says that its matrices are quantized: the dialects of `quantization_config`, one value.
 
-Owns the dialects (compressed-tensors, ModelOpt, `fp8`, AWQ, GPTQ). Reads no file; which scheme an executor
-computes with is the executor's. Nothing here raises: a scheme that is not recognized is described as well.
+Owns the dialects (compressed-tensors, ModelOpt, `fp8`, AWQ, GPTQ, `mxfp4`). Reads no file; which scheme an
+executor computes with is the executor's. Nothing here raises: a scheme that is not recognized is described as
+well.
 """
 
 from __future__ import annotations
@@ -10,8 +11,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-#: How matrices are stored: `fp8`, and three layouts of 4-bit integers.
-Layout = Literal["fp8", "awq", "gptq", "packed"]
+#: How matrices are stored: `fp8`, three layouts of 4-bit integers, and 4-bit floats of which 32 share a power
+#: of two.
+Layout = Literal["fp8", "awq", "gptq", "packed", "mxfp4"]
+
+#: The formats by layout.
+_FORMATS: Mapping[Layout, str] = {
+    "fp8": "fp8",
+    "awq": "int4",
+    "gptq": "int4",
+    "packed": "int4",
+    "mxfp4": "mxfp4",
+}
+
+#: Inputs that share a scale in MXFP4.
+MXFP4_GROUP = 32
 
 
 @dataclass(frozen=True)
@@ -33,8 +47,8 @@ class Quantization:
 
     @property
     def format(self) -> str | None:
-        """`fp8` or `int4`; None: neither."""
-        return None if self.layout is None else "fp8" if self.layout == "fp8" else "int4"
+        """`fp8`, `int4` or `mxfp4`; None: none of them."""
+        return None if self.layout is None else _FORMATS[self.layout]
 
     def describe(self) -> str:
         """In words, for people."""
@@ -44,6 +58,8 @@ class Quantization:
             rows, columns = self.block or (0, 0)
             detail = f"in blocks of {rows} x {columns}" if self.block else "per tensor or row"
             return f"FP8, {detail}, {self.name}"
+        if self.layout == "mxfp4":
+            return f"MXFP4, {self.name}"
         groups = "whole rows" if self.group_size < 0 else f"groups of {self.group_size}"
         return f"INT4, {groups}, {self.name}"
 
@@ -67,6 +83,8 @@ def parse_quantization(values: Mapping[str, Any]) -> Quantization | None:
         return _awq(name, config)
     if method == "gptq":
         return _gptq(name, config)
+    if method == "mxfp4":
+        return Quantization(name, "mxfp4", group_size=MXFP4_GROUP)
     return Quantization(name, unknown=f"the method `{name}`")
 
 

@@ -12,7 +12,7 @@ import pytest
 from inflight.executors.reference.core import log_probs, probabilities
 from inflight.executors.reference.core.admission import Bounds, admit
 from inflight.executors.reference.core.sampler import SamplerState, sample
-from inflight.executors.reference.numpy import arrays, invariant
+from inflight.executors.reference.numpy import arrays, experts, invariant
 from reference.support import request
 
 ROWS = 67
@@ -102,19 +102,22 @@ def test_experts_are_those_of_the_row() -> None:
 
     def compute(x: Any) -> Any:
         scores = invariant.linear(x, router)
-        return arrays.experts(x, scores, gate_up, down, 2, "silu", product=invariant.linear)
+        choice = experts.choose(scores, 2, normalized=True)
+        return experts.experts(x, choice, gate_up, down, "silu", product=invariant.linear)
 
     check(compute, drawn(ROWS, 32))
 
 
 @pytest.mark.parametrize("window", [None, 20])
 @pytest.mark.parametrize("alibi", [False, True])
-@pytest.mark.parametrize("softcap", [None, 1.5])
+@pytest.mark.parametrize("kind", ["plain", "capped", "scored"])
 @pytest.mark.parametrize(("heads", "kv_heads"), [(8, 4), (4, 4), (8, 1)])
 def test_attention_of_a_token_is_that_of_a_prompt(
-    window: int | None, alibi: bool, softcap: float | None, heads: int, kv_heads: int
+    window: int | None, alibi: bool, kind: str, heads: int, kv_heads: int
 ) -> None:
     count, sinks, dimension = 77, 3, 16
+    softcap = 1.5 if kind == "capped" else None
+    scores = np.linspace(-2, 5, heads, dtype=np.float32) if kind == "scored" else None
     padded = -(-count // SIZE) * SIZE
     queries = drawn(count, heads, dimension)
     keys, values = (
@@ -127,7 +130,7 @@ def test_attention_of_a_token_is_that_of_a_prompt(
     def attend(rows: Any, keys: Any, values: Any, places: Any) -> Any:
         part = invariant.Part(rows, rows, np.zeros((1, 1), np.int64), places, SIZE, sinks)
         scale = dimension**-0.5
-        return invariant.attention(queries[rows], keys, values, part, scale, window, slopes, softcap)
+        return invariant.attention(queries[rows], keys, values, part, scale, window, slopes, scores, softcap)
 
     whole = attend(np.arange(count), keys, values, places)
     for start, stop in ((0, 5), (5, 6), (6, 60), (60, 77)):
@@ -150,6 +153,7 @@ def test_attention_of_a_token_is_that_of_a_prompt(
         places[0, :count],
         sinks,
         slopes,
+        scores,
         softcap,
     )
     np.testing.assert_allclose(whole, theirs, atol=1e-5)

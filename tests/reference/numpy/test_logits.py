@@ -24,14 +24,17 @@ TOKENS_PER_BLOCK = 4
 
 
 def make_cache(model: NumpyModel, num_blocks: int) -> PagedCache:
-    config = model.config
-    return PagedCache(config.num_layers, num_blocks, TOKENS_PER_BLOCK, config.num_kv_heads, config.head_dim)
+    return PagedCache.of(model.config, num_blocks, TOKENS_PER_BLOCK)
 
 
 def test_there_is_a_fixture_for_every_promise() -> None:
     assert {
         "llama",
+        "deepseek_v2",
+        "deepseek_v3",
+        "gpt_oss",
         "llama3_rope",
+        "llama_yarn",
         "llama_biased_linear_rope",
         "mistral_window",
         "qwen2_tied",

@@ -49,6 +49,11 @@ def cache(
     return shape, keys, values, tables
 
 
+def sink_scores(heads: int) -> Tensor:
+    """Some that hardly count, and some that count more than most keys."""
+    return torch.linspace(-2, 5, heads, device=DEVICE)
+
+
 def error(found: Tensor, expected: Tensor) -> float:
     return float((found.float() - expected).norm() / expected.norm())
 
@@ -59,11 +64,13 @@ def error(found: Tensor, expected: Tensor) -> float:
 @pytest.mark.parametrize(
     "lengths", [[1, 1], [700, 3], [1, 64, 65, 128, 129, 500], [5] * 20, [900, *range(1, 12)]]
 )
+@pytest.mark.parametrize("has_sinks", [False, True])
 def test_generation_over_contexts_of_any_lengths(
     lengths: list[int],
     softcap: float | None,
     sizes: tuple[int, int, int],
     dtype: str,
+    has_sinks: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # So few that long contexts are cut, as they are where there are more of them.
@@ -78,11 +85,12 @@ def test_generation_over_contexts_of_any_lengths(
     plan = kernels.plan_generation(positions, shape)
     assert plan is not None
     plain = (queries.float(), keys.float(), values.float())
-    expected = operations.generation_attention(*plain, tables, slots, positions, None, shape, None)
+    sinks = sink_scores(sizes[0]) if has_sinks else None
+    expected = operations.generation_attention(*plain, tables, slots, positions, None, shape, None, sinks)
     # As the layers of an iteration do, with one plan.
     for _ in range(3):
         found = kernels.generation_attention(
-            queries, keys, values, tables, slots, positions, None, shape, plan
+            queries, keys, values, tables, slots, positions, None, shape, plan, sinks
         )
         assert found.dtype == queries.dtype
         assert error(found, expected) < TOLERANCES[dtype]
@@ -92,6 +100,24 @@ def test_generation_over_contexts_of_any_lengths(
     assert set(rows) == set(range(len(lengths)))
     assert count <= plan.most
     assert not plan.counters.any()
+
+
+@pytest.mark.parametrize("sizes", SHAPES)
+@pytest.mark.parametrize(("lengths", "window"), [([300], None), ([300], 40), ([9, 41, 200] * 30, 40)])
+def test_scores_that_have_no_key_count_once(
+    lengths: list[int], window: int | None, sizes: tuple[int, int, int]
+) -> None:
+    """Where a context is cut into shares, and where a window slides."""
+    torch.manual_seed(5)
+    shape, keys, values, tables = cache(lengths, *sizes, "float32")
+    queries = torch.randn((len(lengths), sizes[0], sizes[2]), device=DEVICE)
+    positions = torch.tensor(lengths, dtype=torch.int32, device=DEVICE) - 1
+    slots = torch.arange(1, len(lengths) + 1, dtype=torch.int32, device=DEVICE)
+    given = (queries, keys, values, tables, slots, positions, window, shape, None)
+    without = operations.generation_attention(*given)
+    expected = operations.generation_attention(*given, sink_scores(sizes[0]))
+    assert error(kernels.generation_attention(*given, sink_scores(sizes[0])), expected) < 3e-6
+    assert error(without, expected) > 0.05
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -131,7 +157,18 @@ def test_long_contexts_are_cut_and_short_ones_are_not() -> None:
 @pytest.mark.parametrize("chunks", [[(0, 5)], [(0, 150), (7, 1), (63, 70)], [(200, 65), (64, 64), (65, 3)]])
 @pytest.mark.parametrize(
     "kind",
-    ["whole", "cut often", "window", "sinks", "linear biases", "caps", "caps, cut often", "caps, window"],
+    [
+        "whole",
+        "cut often",
+        "window",
+        "sinks",
+        "linear biases",
+        "caps",
+        "caps, cut often",
+        "caps, window",
+        "scored, cut often",
+        "scored, window",
+    ],
 )
 def test_prompts_from_any_position_on(
     chunks: list[tuple[int, int]],
@@ -145,7 +182,8 @@ def test_prompts_from_any_position_on(
     monkeypatch.setattr(context_kernels, "_JOINING", 0)
     torch.manual_seed(4)
     shape, keys, values, tables = cache([first + count for first, count in chunks], *sizes, dtype)
-    window = 40 if kind in ("window", "sinks", "caps, window") else None
+    window = 40 if kind == "sinks" or kind.endswith("window") else None
+    scores = sink_scores(sizes[0]) if kind.startswith("scored") else None
     if kind == "sinks":
         shape = replace(shape, sink_tokens=3)
     if "caps" in kind:
@@ -169,12 +207,12 @@ def test_prompts_from_any_position_on(
     packed = Context(given[0], given[1], given[2], given[3], tuple(places))
     expected = torch.empty_like(queries, dtype=torch.float32)
     plain = (queries.float(), keys.float(), values.float())
-    operations.context_attention(*plain, tables, packed, window, shape, None, expected)
+    operations.context_attention(*plain, tables, packed, window, shape, None, expected, scores)
     plan = kernels.plan_context(packed, shape, queries.element_size())
     # As the layers of an iteration do, with one plan.
     for _ in range(3):
         found = torch.full_like(queries, float("nan"))
-        kernels.context_attention(queries, keys, values, tables, packed, window, shape, plan, found)
+        kernels.context_attention(queries, keys, values, tables, packed, window, shape, plan, found, scores)
         assert error(found, expected) < TOLERANCES[dtype]
     assert (plan is None) == (kind == "linear biases")
     if plan is not None:

@@ -18,11 +18,12 @@ HAS_GPU = torch.cuda.is_available()
 if not HAS_GPU and "TRITON_INTERPRET" not in os.environ:
     pytest.skip("there is no NVIDIA GPU; TRITON_INTERPRET=1 runs some of it", allow_module_level=True)
 
+from inflight.executors.reference.model.compressed import Compressed  # noqa: E402
 from inflight.executors.reference.pytorch import compressed, kernels, operations  # noqa: E402
 from inflight.executors.reference.pytorch.cuts import Plan  # noqa: E402
 from inflight.executors.reference.pytorch.expert_kernels import choose, sort  # noqa: E402
 from inflight.executors.reference.pytorch.linear_kernels import WIDENED_FP8_ROWS  # noqa: E402
-from inflight.executors.reference.pytorch.product_kernels import product  # noqa: E402
+from inflight.executors.reference.pytorch.product_kernels import Tiles, product  # noqa: E402
 
 DEVICE = "cuda" if HAS_GPU else "cpu"
 Tensor = Any
@@ -121,6 +122,48 @@ def test_bytes_are_widened_exactly() -> None:
     integers = compressed.Int4Matrix(compressed.tiled(quants, 128), scales, zeros[None].contiguous(), 128)
     found = torch.cat([product(part.contiguous(), integers) for part in eye[:128, :128].split(64)])
     assert torch.equal(found.t().float(), quants.float() - zeros.float()[:, None])
+
+    nibbles = torch.arange(256, device=DEVICE).to(torch.uint8).remainder(16).repeat(64, 1)
+    tiles, scales = compressed.tiled(nibbles, 32)[None], torch.ones(1, 8, 64, device=DEVICE).bfloat16()
+    floats = compressed.Fp4Matrix(tiles, scales, 32)
+    rows = torch.arange(64, dtype=torch.int32, device=DEVICE)
+    none = torch.zeros(1, dtype=torch.int32, device=DEVICE)
+    for part in eye.split(64):
+        found = product(part.contiguous(), floats, tiles=Tiles(rows, none, none, none + 64, 64, 1))
+        expected = part.float() @ floats[0].expanded(torch.float32).t()
+        assert torch.equal(found.float(), expected)
+
+
+def fp4(experts: int, outputs: int, inputs: int) -> Tensor:
+    """As gpt-oss has its experts."""
+    stored = torch.randint(0, 256, (experts, outputs, inputs // 32, 16), dtype=torch.uint8, device=DEVICE)
+    exponents = torch.randint(120, 126, stored.shape[:3], dtype=torch.uint8, device=DEVICE)
+    how = Compressed("mxfp4", (experts, inputs, outputs), {}, (1, 32))
+    return compressed.load(how, lambda role: {"weight": stored, "scale": exponents}[role])
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_a_mixture_with_biases_and_a_bounded_gate(is_plain: bool) -> None:
+    torch.manual_seed(2)
+    sizes = [(8, 3, 64, 32)] + ([(32, 4, 2880, 2880)] if HAS_GPU else [])
+    for experts, chosen, hidden, inner in sizes:
+        for dtype in ("float32", "bfloat16") if HAS_GPU else ("float32",):
+            kind = getattr(torch, dtype)
+            gate_up, down = (
+                draw(experts, *shape).mul(0.05).to(kind) if is_plain else fp4(experts, *shape)
+                for shape in ((2 * inner, hidden), (hidden, inner))
+            )
+            wide, wide_down = (one.float() if is_plain else one for one in (gate_up, down))
+            biases = (4 * draw(experts, 2 * inner), draw(experts, hidden))
+            for rows in (1, 5, 64, 700) if HAS_GPU else (1, 40):
+                x = (draw(rows, hidden) * hidden**-0.5).to(kind)
+                scores = draw(rows, experts).to(kind)
+                expected = operations.experts(
+                    x.float(), scores, wide, wide_down, chosen, "clamped_swiglu", True, None, *biases
+                )
+                own = (one.to(kind) for one in biases)
+                found = kernels.experts(x, scores, gate_up, down, chosen, "clamped_swiglu", True, None, *own)
+                assert error(found, expected) < (1e-2 if dtype == "bfloat16" else 1e-5), (rows, dtype)
 
 
 @pytest.mark.parametrize("kind", ["plain", "blocks", "rows", "groups_of_32", "groups"])

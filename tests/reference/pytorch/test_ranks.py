@@ -111,7 +111,9 @@ def devices() -> list[Any]:
 
 
 @pytest.mark.parametrize(("device", "dtype"), devices())
-@pytest.mark.parametrize("name", ["llama", "qwen2_tied", "gemma2"])
+@pytest.mark.parametrize(
+    "name", ["llama", "qwen2_tied", "gemma2", "mixtral", "gpt_oss", "deepseek_v2", "deepseek_v3"]
+)
 def test_two_ranks_say_what_one_does(name: str, device: str, dtype: str) -> None:
     arguments = (str(FIXTURES / name), device, dtype)
     one, two = run_ranks(1, *arguments), run_ranks(2, *arguments)

@@ -211,7 +211,7 @@ def test_sequences_that_end_early_leave_nothing_behind(device: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:Conversion of an array:DeprecationWarning")
 # Spare rows hold whatever the memory held.
-@pytest.mark.filterwarnings("ignore:(overflow|invalid value) encountered:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:(overflow|invalid value|All-NaN slice) encountered:RuntimeWarning")
 @pytest.mark.skipif(
     "TRITON_INTERPRET" not in os.environ, reason="run with TRITON_INTERPRET=1 for the kernels"
 )
@@ -228,6 +228,9 @@ def test_sequences_that_end_early_leave_nothing_behind(device: str) -> None:
         "gemma2",
         "gemma3",
         "baichuan2_alibi",
+        "gpt_oss",
+        "deepseek_v2",
+        "deepseek_v3",
     ],
 )
 def test_the_kernels_compute_what_the_operations_do(name: str) -> None:

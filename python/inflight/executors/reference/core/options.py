@@ -375,8 +375,7 @@ def plan_sizes(
     size = options.tokens_per_block
     max_num_tokens = options.max_num_tokens or max(_DEFAULT_NUM_TOKENS, 2 * options.max_batch_size)
     window = cache_window(config, max_num_tokens)
-    # Keys and values, over all layers.
-    token_bytes = 2 * element_bytes * config.num_layers * config.num_kv_heads * config.head_dim
+    token_bytes = element_bytes * config.cached_numbers
     tokens = options.max_tokens_in_paged_kv_cache
     if tokens is None:
         held = blocks_for(max_seq_len, size)
@@ -426,6 +425,12 @@ def limit_windows(config: ModelConfig, options: Options) -> ModelConfig:
     sizes, sinks = options.max_attention_window_size, options.sink_token_length
     if sizes is None and not sinks:
         return config
+    if config.latent is not None:
+        raise OptionError(
+            f"options `max_attention_window_size` and `sink_token_length` do not work with"
+            f" `{config.architecture}`, whose attention is latent",
+            "leave them out",
+        )
     if sizes is not None and (not sizes or min(sizes) < 1):
         raise OptionError(
             f"option `max_attention_window_size` must hold sizes of at least 1, got `{sizes}`",

@@ -1,7 +1,8 @@
 """Matrices that a checkpoint keeps quantized: which tensors one is made of, and their integers unpacked.
 
-Owns the layouts of FP8 (a scale per tensor, row or block) and of 4-bit integers (AWQ's, GPTQ's and
-compressed-tensors'). Knows headers, not files; what it unpacks may be NumPy's or PyTorch's arrays.
+Owns the layouts of FP8 (a scale per tensor, row or block), of 4-bit integers (AWQ's, GPTQ's and
+compressed-tensors') and of MXFP4, in which gpt-oss has its experts. Knows headers, not
+files; what it unpacks may be NumPy's or PyTorch's arrays.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inflight.executors.reference.errors import CheckpointError, UnsupportedModelError
-from inflight.model.quantization import Layout, Quantization
+from inflight.model.quantization import MXFP4_GROUP, Layout, Quantization
 from inflight.model.shards import Tensor
 
 from .config import QUANTIZATIONS
@@ -31,7 +32,7 @@ _FLOATS = ("F32", "F16", "BF16")
 
 @dataclass(frozen=True, slots=True)
 class Compressed:
-    """One matrix ``[out, in]`` in the tensors that store it."""
+    """One matrix ``[out, in]``, or in MXFP4 those of all experts, in the tensors that store it."""
 
     layout: Layout
     shape: Shape
@@ -63,6 +64,8 @@ def find(
 ) -> Compressed | None:
     """How the tensor ``name`` is stored if it is a quantized matrix. Raises `CheckpointError` for parts that
     are missing or do not fit, `UnsupportedModelError` for a layout that is not implemented."""
+    if scheme is not None and scheme.layout == "mxfp4":
+        return _mxfp4(name, shape, found)
     if len(shape) != 2 or not name.endswith(".weight") or scheme is None or scheme.layout is None:
         return None
     module = name.removesuffix(".weight")
@@ -142,6 +145,25 @@ def _integers(
         _require(found[name], stored, dtypes)
         tensors[role] = name
     return Compressed(layout, shape, tensors, (1, group), scheme.zero_offset)
+
+
+def _mxfp4(name: str, shape: Shape, found: Mapping[str, Tensor]) -> Compressed | None:
+    """All experts' matrices ``[experts, in, out]``, stored as ``[experts, out, in / 32, 16]`` bytes of two
+    numbers, with the exponents of their scales."""
+    blocks, scales = f"{name}_blocks", f"{name}_scales"
+    if len(shape) != 3 or blocks not in found:
+        return None
+    experts, inputs, outputs = shape
+    groups = inputs // MXFP4_GROUP
+    if inputs % MXFP4_GROUP:
+        raise _unsupported(f"`{name}` has `{inputs}` inputs, and {MXFP4_GROUP} share a scale")
+    if scales not in found:
+        raise CheckpointError(
+            f"tensor `{scales}` is missing from the checkpoint", "copy or download the checkpoint again"
+        )
+    _require(found[blocks], (experts, outputs, groups, MXFP4_GROUP // 2), ("U8",))
+    _require(found[scales], (experts, outputs, groups), ("U8",))
+    return Compressed("mxfp4", shape, {"weight": blocks, "scale": scales}, (1, MXFP4_GROUP))
 
 
 def _require(tensor: Tensor, shape: Shape, dtypes: Sequence[str]) -> None:

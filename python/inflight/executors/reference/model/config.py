@@ -16,19 +16,22 @@ from inflight.executors.reference.errors import UnsupportedModelError
 from inflight.model.checkpoint import read_config
 from inflight.model.config import ModelFacts, find_architecture, text_values
 from inflight.model.config import parse_config as parse_facts
+from inflight.model.latent import Latent
 from inflight.model.quantization import Quantization
 from inflight.model.values import bad_value, flag, integer, missing_key, number
 
 from .families import FAMILIES
 from .families.family import Activation, Family, Names, Norm, Positions, Variant
 from .hearing import HearingConfig
+from .mixture import Mixture
 from .vision import VisionConfig
+from .yarn import Yarn, parse_yarn
 
-#: Rotary scaling by name; the others (dynamic, yarn, longrope, ...) are refused.
-SUPPORTED_ROPE_TYPES = ("default", "linear", "llama3")
+#: Rotary scaling by name; the others (dynamic, longrope, ...) are refused.
+SUPPORTED_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 #: The quantized checkpoints that are read.
-QUANTIZATIONS = "FP8 (per tensor, row or block) or INT4 (AWQ `gemm`, GPTQ, compressed-tensors)"
+QUANTIZATIONS = "FP8 (per tensor, row or block), INT4 (AWQ, GPTQ, compressed-tensors) or MXFP4 (gpt-oss)"
 
 _DEFAULT_ROPE_THETA = 10000.0
 #: What transformers assumes where the config states no longest sequence.
@@ -39,7 +42,7 @@ _MOST_LAYERS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Rotary position embedding; the four fields before the last have meaning for scaled types only."""
+    """Rotary position embedding; the four fields after the type are those of `linear` and `llama3`."""
 
     theta: float
     rope_type: str = "default"
@@ -50,6 +53,7 @@ class RopeConfig:
     #: How many of a head's pairs turn by a token's position in time, by its row and by its column; None: all
     #: by its one position.
     sections: tuple[int, int, int] | None = None
+    yarn: Yarn | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +106,12 @@ class ModelConfig:
     vision: VisionConfig | None = None
     #: The encoder of a model that hears.
     hearing: HearingConfig | None = None
+    #: Whether the router of a mixture has a bias.
+    router_bias: bool = False
+    #: Of latent attention. The cache then has one head, whose values are part of its keys.
+    latent: Latent | None = None
+    #: What a mixture has besides experts that are chosen by their scores.
+    mixture: Mixture | None = None
     #: What scores of attention are multiplied with; None: the inverse root of a head's size.
     attention_scale: float | None = None
     #: What scores of attention, and logits, are capped at by tanh; None: they are not.
@@ -115,6 +125,21 @@ class ModelConfig:
     def scale(self) -> float:
         """What scores of attention are multiplied with."""
         return float(self.head_dim**-0.5) if self.attention_scale is None else self.attention_scale
+
+    @property
+    def rotary_dim(self) -> int:
+        """Numbers of a head that its position turns."""
+        return self.head_dim if self.latent is None else self.latent.rotary_dim
+
+    @property
+    def cached_numbers(self) -> int:
+        """What the cache holds of a token: keys, and values that are not part of them, over all layers."""
+        parts = 2 if self.latent is None else 1
+        return parts * self.num_layers * self.num_kv_heads * self.head_dim
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether a layer is a mixture."""
+        return self.num_experts > 0 and (self.mixture is None or layer >= self.mixture.dense_layers)
 
 
 SUPPORTED_ARCHITECTURES = tuple(FAMILIES)
@@ -139,23 +164,28 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
     max_positions = facts.max_position_embeddings or _DEFAULT_POSITIONS
     variant = Variant() if family.variant is None else family.variant(facts, values)
     positions = "learned" if facts.learned_positions else variant.positions
+    mixture = None if family.mixture is None else family.mixture(values, facts.num_experts)
     windows = family.windows(values, facts.num_layers)
     full, sliding = (values, None) if family.ropes is None else family.ropes(values)
+    rope = _rope(full, max_positions, facts.head_dim, family) if positions == "rotary" else None
+    scale = variant.attention_scale
+    if facts.latent is not None:
+        scale = _latent_scale(facts.latent, rope)
     return ModelConfig(
         architecture=architecture,
         vocab_size=facts.vocab_size,
         hidden_size=facts.hidden_size,
-        intermediate_size=facts.intermediate_size,
+        intermediate_size=facts.intermediate_size if mixture is None else mixture.expert_size,
         num_layers=facts.num_layers,
         num_heads=facts.num_heads,
-        num_kv_heads=facts.num_kv_heads,
-        head_dim=facts.head_dim,
+        num_kv_heads=facts.num_kv_heads if facts.latent is None else 1,
+        head_dim=facts.head_dim if facts.latent is None else facts.latent.cached_dim,
         max_position_embeddings=max_positions,
         norm=family.norm,
         norm_epsilon=number(values, family.epsilon_key, family.epsilon),
         norm_offset=family.norm_offset,
         positions=positions,
-        rope=_rope(full, max_positions, facts.head_dim, family) if positions == "rotary" else None,
+        rope=rope,
         alibi_slopes=_alibi_slopes(facts.num_heads) if positions == "alibi" else None,
         activation=activation,
         gated_mlp=facts.gated_mlp,
@@ -174,7 +204,10 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
         quantization=facts.quantization,
         vision=None if family.vision is None else family.vision(facts, config),
         hearing=None if family.hearing is None else family.hearing(facts, config),
-        attention_scale=variant.attention_scale,
+        router_bias=family.router_bias,
+        latent=facts.latent,
+        mixture=mixture,
+        attention_scale=scale,
         attention_softcap=variant.attention_softcap,
         logit_softcap=variant.logit_softcap,
         sliding_rope=None if sliding is None else _rope(sliding, max_positions, facts.head_dim, family),
@@ -182,6 +215,12 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
             layer for layer, window in enumerate(windows) if sliding is not None and window is not None
         ),
     )
+
+
+def _latent_scale(latent: Latent, rope: RopeConfig | None) -> float:
+    """By the size of a head's query, and larger where positions are stretched."""
+    factor = 1.0 if rope is None or rope.yarn is None else rope.yarn.score_factor
+    return float(latent.query_dim**-0.5 * factor)
 
 
 def _alibi_slopes(heads: int) -> tuple[float, ...]:
@@ -271,9 +310,10 @@ def _rope(values: Mapping[str, Any], max_positions: int, head_dim: int, family: 
             f"rotary scaling `{rope_type}` with `mrope_section` is not supported by the reference executor",
             "use a checkpoint with `default`",
         )
-    factor = number(parameters, "factor")
+    if rope_type == "yarn":
+        return RopeConfig(theta=theta, rope_type=rope_type, yarn=parse_yarn(parameters, theta, max_positions))
     if rope_type == "linear":
-        return RopeConfig(theta=theta, rope_type=rope_type, factor=factor)
+        return RopeConfig(theta=theta, rope_type=rope_type, factor=number(parameters, "factor"))
     low = number(parameters, "low_freq_factor")
     high = number(parameters, "high_freq_factor")
     if high <= low:
@@ -281,7 +321,7 @@ def _rope(values: Mapping[str, Any], max_positions: int, head_dim: int, family: 
     return RopeConfig(
         theta=theta,
         rope_type=rope_type,
-        factor=factor,
+        factor=number(parameters, "factor"),
         low_freq_factor=low,
         high_freq_factor=high,
         original_max_position_embeddings=integer(

@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from inflight.model.latent import Latent
+
 from .communicator import Communicator
 from .config import ModelConfig
+from .latent import DOWN, NORM, QUERY, QUERY_DOWN, QUERY_NORM, QUERY_UP, UP
 
 ArrayT = TypeVar("ArrayT")
 ArrayT_co = TypeVar("ArrayT_co", covariant=True)
@@ -45,8 +48,34 @@ class Loading(Protocol[ArrayT]):
     def no_bias(self, matrix: ArrayT) -> ArrayT:
         """A zero for each row of a matrix ``[out, in]``."""
 
+    def of_experts(self, matrices: ArrayT) -> ArrayT:
+        """Matrices ``[experts, in, out]`` as ``[experts, out, in]``. Compressed ones are so already."""
+
+    def heads_of(self, matrix: ArrayT, like: ArrayT, heads: int) -> ArrayT:
+        """A matrix ``[heads x out, in]`` as ``[heads, out, in]``, uncompressed in the type of ``like``."""
+
     def rows_of(self, matrix: ArrayT, first: int, count: int) -> ArrayT:
         """``count`` rows from ``first`` on; those that the matrix does not have are zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatentLayer(Generic[ArrayT]):
+    """What latent attention has besides; `Layer.qkv` makes queries, or their vector, and then the keys'."""
+
+    norm: ArrayT
+    #: ``[heads, key_dim, rank]`` and ``[heads, value_dim, rank]``.
+    key_up: ArrayT
+    value_up: ArrayT
+    query_norm: ArrayT | None
+    query_up: ArrayT | None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedExpert(Generic[ArrayT]):
+    """An MLP of all tokens, next to experts."""
+
+    gate_up: ArrayT
+    down: ArrayT
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +92,8 @@ class Layer(Generic[ArrayT]):
     output_bias: ArrayT | None
     post_norm: ArrayT
     post_norm_bias: ArrayT | None
-    #: ``[experts, in]`` of a mixture, whose matrices of the MLP are ``[experts, out, in]``.
+    #: ``[experts, in]`` of a mixture, whose matrices of the MLP are ``[experts, out, in]`` and their biases
+    #: ``[experts, out]``.
     router: ArrayT | None
     #: Gate before up, or up alone.
     gate_up: ArrayT
@@ -76,6 +106,13 @@ class Layer(Generic[ArrayT]):
     down_norm: ArrayT | None = None
     #: Whether the second of the model's rotary embeddings turns its heads.
     turns_by_second: bool = False
+    router_bias: ArrayT | None = None
+    #: By head, float32: what counts in the softmax of its scores besides its keys, and has no value.
+    sink_scores: ArrayT | None = None
+    latent: LatentLayer[ArrayT] | None = None
+    shared_expert: SharedExpert[ArrayT] | None = None
+    #: By expert, float32: what counts in their choice besides the scores.
+    choice_bias: ArrayT | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +169,13 @@ class Loader(Generic[ArrayT]):
         """One layer."""
         config, names = self._config, self._config.names
         prefix = names.layer.format(index)
-        router = None
-        if config.num_experts:
-            router = self._weights.tensor(f"{prefix}.{names.router}.weight")
-            experts = [f"{prefix}.{names.expert.format(expert)}" for expert in range(config.num_experts)]
-            gate_up = self._loading.stacked([self._matrix(expert, names.gate_up) for expert in experts])
-            down = self._loading.stacked([self._matrix(expert, (names.down,)) for expert in experts])
-        else:
-            gate_up, down = self._matrix(prefix, names.gate_up), self._matrix(prefix, (names.down,))
+        has_experts = config.has_experts(index)
+        gate_up, gate_up_bias, down, down_bias = self._mlp(prefix, has_experts)
+        qkv = names.qkv if config.latent is None else _latent_inputs(config.latent)
         return Layer(
             input_norm=self._norm(f"{prefix}.{names.input_norm}"),
             input_norm_bias=self._norm_bias(f"{prefix}.{names.input_norm}"),
-            qkv=self._matrix(prefix, names.qkv),
+            qkv=self._matrix(prefix, qkv),
             qkv_bias=self._bias(config.qkv_bias, prefix, names.qkv),
             query_norm=self._norm(f"{prefix}.{names.query_norm}") if config.qk_norm else None,
             key_norm=self._norm(f"{prefix}.{names.key_norm}") if config.qk_norm else None,
@@ -151,16 +183,72 @@ class Loader(Generic[ArrayT]):
             output_bias=self._bias(config.output_bias, prefix, (names.output,)),
             post_norm=self._norm(f"{prefix}.{names.post_norm}"),
             post_norm_bias=self._norm_bias(f"{prefix}.{names.post_norm}"),
-            router=router,
+            router=self._weights.tensor(f"{prefix}.{names.router}.weight") if has_experts else None,
             gate_up=gate_up,
-            gate_up_bias=self._bias(config.mlp_bias, prefix, names.gate_up),
+            gate_up_bias=gate_up_bias,
             down=down,
-            down_bias=self._bias(config.mlp_bias, prefix, (names.down,)),
+            down_bias=down_bias,
             window=config.windows[index],
             output_norm=self._norm(f"{prefix}.{names.output_norm}") if names.output_norm else None,
             down_norm=self._norm(f"{prefix}.{names.down_norm}") if names.down_norm else None,
             turns_by_second=index in config.sliding_layers,
+            router_bias=self._bias(config.router_bias, prefix, (names.router,)),
+            sink_scores=self._scores(prefix, names.sink_scores),
+            latent=None if config.latent is None else self._latent(prefix, config.latent),
+            shared_expert=self._shared_expert(prefix) if has_experts else None,
+            choice_bias=self._scores(prefix, names.choice_bias) if self._has_choice_bias(index) else None,
         )
+
+    def _mlp(self, prefix: str, has_experts: bool) -> tuple[ArrayT, ArrayT | None, ArrayT, ArrayT | None]:
+        """Gate and up, then down, each with its bias: of the layer, or of all its experts."""
+        config, names = self._config, self._config.names
+        if names.stacked_experts:
+            place = f"{prefix}.{names.expert}"
+            return (*self._experts(f"{place}.{names.gate_up[0]}"), *self._experts(f"{place}.{names.down}"))
+        if has_experts:
+            experts = [f"{prefix}.{names.expert.format(expert)}" for expert in range(config.num_experts)]
+            gate_up = self._loading.stacked([self._matrix(expert, names.gate_up) for expert in experts])
+            down = self._loading.stacked([self._matrix(expert, (names.down,)) for expert in experts])
+            return gate_up, None, down, None
+        prefix = f"{prefix}.{names.dense}" if names.dense else prefix
+        return (
+            self._matrix(prefix, names.gate_up),
+            self._bias(config.mlp_bias, prefix, names.gate_up),
+            self._matrix(prefix, (names.down,)),
+            self._bias(config.mlp_bias, prefix, (names.down,)),
+        )
+
+    def _experts(self, place: str) -> tuple[ArrayT, ArrayT | None]:
+        """The matrices and biases of all experts that one tensor each has."""
+        bias = self._weights.tensor(f"{place}_bias") if self._config.mlp_bias else None
+        return self._loading.of_experts(self._weights.tensor(place)), bias
+
+    def _latent(self, prefix: str, latent: Latent) -> LatentLayer[ArrayT]:
+        norm = self._weights.tensor(f"{prefix}.{NORM}.weight")
+        query_norm = query_up = None
+        if latent.query_rank:
+            query_norm = self._weights.tensor(f"{prefix}.{QUERY_NORM}.weight")
+            query_up = self._weights.tensor(f"{prefix}.{QUERY_UP}.weight")
+        up: Any = self._loading.heads_of(
+            self._weights.tensor(f"{prefix}.{UP}.weight"), norm, self._config.num_heads
+        )
+        key_up, value_up = up[:, : latent.key_dim], up[:, latent.key_dim :]
+        return LatentLayer(norm, key_up, value_up, query_norm, query_up)
+
+    def _shared_expert(self, prefix: str) -> SharedExpert[ArrayT] | None:
+        mixture, names = self._config.mixture, self._config.names
+        if mixture is None or not mixture.shared_size:
+            return None
+        place = f"{prefix}.{names.shared_expert}"
+        return SharedExpert(self._matrix(place, names.gate_up), self._matrix(place, (names.down,)))
+
+    def _has_choice_bias(self, index: int) -> bool:
+        mixture = self._config.mixture
+        return mixture is not None and mixture.routing.has_bias and self._config.has_experts(index)
+
+    def _scores(self, prefix: str, name: str) -> ArrayT | None:
+        """In float32, as scores are."""
+        return self._loading.added(self._weights.tensor(f"{prefix}.{name}"), 0.0) if name else None
 
     def _matrix(self, prefix: str, parts: Sequence[str]) -> ArrayT:
         matrices = [self._weights.tensor(f"{prefix}.{part}.weight") for part in parts]
@@ -188,7 +276,17 @@ class Loader(Generic[ArrayT]):
         return self._weights.tensor(f"{name}.bias") if self._config.norm == "layer" else None
 
 
+def _latent_inputs(latent: Latent) -> tuple[str, str]:
+    """What reads the hidden state in latent attention."""
+    return (QUERY_DOWN if latent.query_rank else QUERY, DOWN)
+
+
 def held(*owners: Any) -> dict[int, Any]:
     """The arrays that ends and layers hold, each once, by their identity."""
-    values = (getattr(owner, name) for owner in owners for name in owner.__slots__)
-    return {id(value): value for value in values if hasattr(value, "nbytes")}
+    found: dict[int, Any] = {}
+    for value in (getattr(owner, name) for owner in owners for name in owner.__slots__):
+        if isinstance(value, (LatentLayer, SharedExpert)):
+            found |= held(value)
+        elif hasattr(value, "nbytes"):
+            found[id(value)] = value
+    return found

@@ -84,6 +84,9 @@ def named_slots(config: ModelConfig) -> dict[str, Slot]:
     """Where the checkpoint's own modules of a layer are, by their names in it."""
     names, hidden, inner = config.names, config.hidden_size, config.intermediate_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    if config.latent is not None:
+        # The other modules of such models do not take adapters yet.
+        return _split("output", (names.output,), (hidden,), config.num_heads * config.latent.value_dim)
     slots = _split("qkv", names.qkv, (queries, keys, keys), hidden)
     slots |= _split("output", (names.output,), (hidden,), queries)
     widths = (inner, inner) if config.gated_mlp else (inner,)
@@ -91,10 +94,16 @@ def named_slots(config: ModelConfig) -> dict[str, Slot]:
     if not config.num_experts:
         return slots | mlp
     slots |= _split("router", (names.router,), (config.num_experts,), hidden)
-    for expert in range(config.num_experts):
+    # Adapters of PEFT for experts that lie in one tensor have another form.
+    for expert in () if names.stacked_experts else range(config.num_experts):
         for name, slot in mlp.items():
             slots[f"{names.expert.format(expert)}.{name}"] = replace(slot, expert=expert)
     return slots
+
+
+def has_expert_slots(config: ModelConfig) -> bool:
+    """Whether the modules of experts take adapters."""
+    return any(slot.expert is not None for slot in named_slots(config).values())
 
 
 def widths(config: ModelConfig) -> dict[Part, int]:
@@ -120,6 +129,9 @@ def module_slots(config: ModelConfig) -> dict[int, Sequence[Slot]]:
     lacks are absent."""
     hidden, inner = config.hidden_size, config.intermediate_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    if config.latent is not None:
+        [slot] = named_slots(config).values()
+        return {MODULES.index("attn_dense"): (slot,)}
     slots = {
         "attn_qkv": Slot("qkv", 0, queries + 2 * keys, hidden),
         "attn_q": Slot("qkv", 0, queries, hidden),
@@ -138,7 +150,7 @@ def module_slots(config: ModelConfig) -> dict[int, Sequence[Slot]]:
         if config.gated_mlp:
             slots["mlp_gate_up"] = Slot("gate_up", 0, 2 * inner, hidden)
     found: dict[int, Sequence[Slot]] = {MODULES.index(name): (slot,) for name, slot in slots.items()}
-    for name, slot in mlp.items() if config.num_experts else ():
+    for name, slot in mlp.items() if config.num_experts and not config.names.stacked_experts else ():
         found[MODULES.index(f"moe_{name}")] = [
             replace(slot, expert=expert) for expert in range(config.num_experts)
         ]

@@ -6,6 +6,12 @@ import numpy as np
 
 from .array_types import Float32
 from .config import RopeConfig
+from .yarn import yarn_frequencies
+
+
+def turn_scale(rope: RopeConfig | None) -> float:
+    """What cosines and sines are multiplied with."""
+    return 1.0 if rope is None or rope.yarn is None else rope.yarn.attention_factor
 
 
 def inverse_frequencies(rope: RopeConfig | None, head_dim: int) -> Float32:
@@ -15,6 +21,8 @@ def inverse_frequencies(rope: RopeConfig | None, head_dim: int) -> Float32:
         return np.zeros(head_dim // 2, dtype=np.float32)
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     frequencies: Float32 = np.float32(1.0) / np.power(np.float32(rope.theta), exponents)
+    if rope.yarn is not None:
+        return yarn_frequencies(rope.yarn, rope.theta, frequencies)
     if rope.rope_type == "linear":
         frequencies /= np.float32(rope.factor)
     if rope.rope_type != "llama3":

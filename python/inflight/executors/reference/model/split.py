@@ -1,19 +1,21 @@
 """Which part of each tensor a rank holds, and which models cannot be split. Pure.
 
-As in Megatron-LM and TensorRT-LLM: of attention every rank has its heads, of the MLP its columns; what
-follows them is split along its inputs, so that the ranks' outputs add up. Where there are fewer key heads
-than ranks, several ranks hold the same one. The head is split by the vocabulary; embeddings and norms are
-whole everywhere.
+As in Megatron-LM and TensorRT-LLM: of attention every rank has its heads, of the MLP, or of every expert, its
+columns; what follows them is split along its inputs, so that the ranks' outputs add up. Where there are fewer
+key heads than ranks, several ranks hold the same one. The head is split by the vocabulary; embeddings and
+norms are whole everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from inflight.executors.reference.errors import OptionError, UnsupportedModelError
+from inflight.model.latent import Latent
 
 from .config import ModelConfig
+from .latent import QUERY, QUERY_UP, UP
 
 #: Ranks that a refusal tries for its advice.
 _MOST_RANKS = 64
@@ -42,11 +44,6 @@ Parts = Mapping[str, Part]
 def require_splittable(config: ModelConfig, ranks: int) -> None:
     """Raises `UnsupportedModelError` for a model that this executor does not split, `OptionError` for one
     that this number of ranks does not divide."""
-    if config.num_experts:
-        raise UnsupportedModelError(
-            f"`{config.architecture}` is a mixture of experts, which the reference executor does not split",
-            "start one rank",
-        )
     if config.vision is not None:
         raise UnsupportedModelError(
             f"`{config.architecture}` has a vision tower, which the reference executor does not split",
@@ -77,8 +74,12 @@ def _indivisible(config: ModelConfig, ranks: int) -> str | None:
         return f"`{config.num_heads}` attention heads"
     if config.num_kv_heads % ranks and ranks % config.num_kv_heads:
         return f"`{config.num_kv_heads}` key and value heads"
-    if config.intermediate_size % ranks:
-        return f"intermediate size `{config.intermediate_size}`"
+    sizes = [config.intermediate_size]
+    if config.mixture is not None:
+        sizes += [config.mixture.dense_size, config.mixture.shared_size]
+    for size in sizes:
+        if size % ranks:
+            return f"intermediate size `{size}`"
     return None
 
 
@@ -86,12 +87,21 @@ def local_config(config: ModelConfig, rank: int, ranks: int) -> ModelConfig:
     """The model as one rank computes it."""
     heads = config.num_heads // ranks
     slopes = config.alibi_slopes
+    mixture = config.mixture
+    if mixture is not None:
+        mixture = replace(
+            mixture,
+            expert_size=mixture.expert_size // ranks,
+            dense_size=mixture.dense_size // ranks,
+            shared_size=mixture.shared_size // ranks,
+        )
     return replace(
         config,
         num_heads=heads,
         alibi_slopes=None if slopes is None else slopes[rank * heads : (rank + 1) * heads],
         num_kv_heads=max(1, config.num_kv_heads // ranks),
         intermediate_size=config.intermediate_size // ranks,
+        mixture=mixture,
     )
 
 
@@ -114,30 +124,93 @@ def _parts(config: ModelConfig, rank: int, ranks: int) -> Iterator[tuple[str, Pa
     queries = _share(rank, local.num_heads * size)
     keys = _share(rank * config.num_kv_heads // ranks // local.num_kv_heads, local.num_kv_heads * size)
     inner = _share(rank, local.intermediate_size)
-    # Modules of the same input that are stored as one lie behind each other in it.
-    outputs = {
-        names.qkv: ((queries, config.num_heads), (keys, config.num_kv_heads), (keys, config.num_kv_heads)),
-        names.gate_up: ((inner, config.intermediate_size),) * (2 if config.gated_mlp else 1),
-    }
-    widths = {names.qkv: size, names.gate_up: 1}
-    rows, columns = (1, 0) if names.transposed else (0, 1)
+    heads = (
+        (queries, config.num_heads * size),
+        (keys, config.num_kv_heads * size),
+        (keys, config.num_kv_heads * size),
+    )
+    own_values = queries
+    if config.latent is not None:
+        own_values = _share(rank, local.num_heads * config.latent.value_dim)
     for layer in range(config.num_layers):
         prefix = names.layer.format(layer)
-        for modules, shares in outputs.items():
-            ranges, offset = [], 0
-            for (start, stop), count in shares:
-                ranges.append((offset + start, offset + stop))
-                if len(modules) == 1:
-                    offset += count * widths[modules]
-            by_module = [tuple(ranges)] if len(modules) == 1 else [(one,) for one in ranges]
-            for module, own in zip(modules, by_module, strict=True):
-                yield f"{prefix}.{module}.weight", Part.of(rows, *own)
-                yield f"{prefix}.{module}.bias", Part.of(0, *own)
-        for module, share in ((names.output, queries), (names.down, inner)):
-            yield f"{prefix}.{module}.weight", Part.of(columns, share)
-            if rank > 0:
-                # The ranks' outputs are added up, and the bias only once: by rank 0.
-                yield f"{prefix}.{module}.bias", Part(0, (), config.hidden_size)
+        if config.latent is not None:
+            yield from _latent(config.latent, prefix, rank, local.num_heads)
+            yield from _inputs(config, prefix, names.output, own_values, rank)
+        else:
+            yield from _outputs(config, prefix, names.qkv, heads)
+            yield from _inputs(config, prefix, names.output, queries, rank)
+        if names.sink_scores:
+            yield f"{prefix}.{names.sink_scores}", Part.of(0, _share(rank, local.num_heads))
+        if names.stacked_experts:
+            yield from _stacked_experts(config, f"{prefix}.{names.expert}", inner, rank)
+            continue
+        for place, size in _mlps(config, layer, prefix):
+            own = _share(rank, size // ranks)
+            yield from _outputs(config, place, names.gate_up, ((own, size),) * (2 if config.gated_mlp else 1))
+            yield from _inputs(config, place, names.down, own, rank)
+
+
+def _mlps(config: ModelConfig, layer: int, prefix: str) -> Iterator[tuple[str, int]]:
+    """Where the MLPs of a layer are, and their sizes."""
+    names, mixture = config.names, config.mixture
+    if not config.has_experts(layer):
+        place = f"{prefix}.{names.dense}" if names.dense else prefix
+        yield place, config.intermediate_size if mixture is None else mixture.dense_size
+        return
+    for expert in range(config.num_experts):
+        yield f"{prefix}.{names.expert.format(expert)}", config.intermediate_size
+    if mixture is not None and mixture.shared_size:
+        yield f"{prefix}.{names.shared_expert}", mixture.shared_size
+
+
+def _latent(latent: Latent, prefix: str, rank: int, heads: int) -> Iterator[tuple[str, Part]]:
+    """Of latent attention what belongs to heads; the vectors are whole on every rank."""
+    query = QUERY_UP if latent.query_rank else QUERY
+    yield f"{prefix}.{query}.weight", Part.of(0, _share(rank, heads * latent.query_dim))
+    yield f"{prefix}.{UP}.weight", Part.of(0, _share(rank, heads * (latent.key_dim + latent.value_dim)))
+
+
+def _outputs(
+    config: ModelConfig,
+    prefix: str,
+    modules: Sequence[str],
+    shares: Sequence[tuple[tuple[int, int], int]],
+) -> Iterator[tuple[str, Part]]:
+    """Modules of the same input, by their shares of so many outputs; those that are stored as one lie behind
+    each other in it."""
+    ranges, offset = [], 0
+    for (start, stop), whole in shares:
+        ranges.append((offset + start, offset + stop))
+        if len(modules) == 1:
+            offset += whole
+    by_module = [tuple(ranges)] if len(modules) == 1 else [(one,) for one in ranges]
+    for module, own in zip(modules, by_module, strict=True):
+        yield f"{prefix}.{module}.weight", Part.of(1 if config.names.transposed else 0, *own)
+        yield f"{prefix}.{module}.bias", Part.of(0, *own)
+
+
+def _inputs(
+    config: ModelConfig, prefix: str, module: str, share: tuple[int, int], rank: int
+) -> Iterator[tuple[str, Part]]:
+    """A module by its share of the inputs. The ranks' outputs are added up, and the bias only once: by rank
+    0."""
+    yield f"{prefix}.{module}.weight", Part.of(0 if config.names.transposed else 1, share)
+    if rank > 0:
+        yield f"{prefix}.{module}.bias", Part(0, (), config.hidden_size)
+
+
+def _stacked_experts(
+    config: ModelConfig, place: str, inner: tuple[int, int], rank: int
+) -> Iterator[tuple[str, Part]]:
+    """Of all experts ``[experts, in, out]``. Gate and up take turns among the outputs."""
+    [gate_up], down = config.names.gate_up, config.names.down
+    pairs = (2 * inner[0], 2 * inner[1])
+    yield f"{place}.{gate_up}", Part.of(2, pairs)
+    yield f"{place}.{gate_up}_bias", Part.of(1, pairs)
+    yield f"{place}.{down}", Part.of(1, inner)
+    if rank > 0:
+        yield f"{place}.{down}_bias", Part(1, (), config.hidden_size)
 
 
 def _share(place: int, width: int) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from .config import ModelConfig
 from .hearing import hearing_tensors
+from .latent import latent_tensors
 from .vision import vision_tensors
 
 Shape = tuple[int, ...]
@@ -24,14 +25,14 @@ def required_tensors(config: ModelConfig) -> Iterator[tuple[str, Shape]]:
     if not config.tie_word_embeddings:
         yield f"{names.head}.weight", (config.vocab_size, hidden)
     for layer in range(config.num_layers):
-        yield from _layer(config, names.layer.format(layer))
+        yield from _layer(config, layer, names.layer.format(layer))
     if config.vision is not None:
         yield from vision_tensors(config.vision)
     if config.hearing is not None:
         yield from hearing_tensors(config.hearing)
 
 
-def _layer(config: ModelConfig, prefix: str) -> Iterator[tuple[str, Shape]]:
+def _layer(config: ModelConfig, layer: int, prefix: str) -> Iterator[tuple[str, Shape]]:
     names, hidden, inner = config.names, config.hidden_size, config.intermediate_size
     queries, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     for norm in (names.input_norm, names.post_norm, names.output_norm, names.down_norm):
@@ -40,16 +41,50 @@ def _layer(config: ModelConfig, prefix: str) -> Iterator[tuple[str, Shape]]:
     if config.qk_norm:
         for norm in (names.query_norm, names.key_norm):
             yield f"{prefix}.{norm}.weight", (config.head_dim,)
-    yield from _linear(config, prefix, names.qkv, config.qkv_bias, (queries, keys, keys), hidden)
+    if config.latent is not None:
+        yield from latent_tensors(config.latent, prefix, hidden, config.num_heads)
+        queries = config.num_heads * config.latent.value_dim
+    else:
+        yield from _linear(config, prefix, names.qkv, config.qkv_bias, (queries, keys, keys), hidden)
     yield from _linear(config, prefix, (names.output,), config.output_bias, (hidden,), queries)
-    widths = (inner, inner) if config.gated_mlp else (inner,)
+    if names.sink_scores:
+        yield f"{prefix}.{names.sink_scores}", (config.num_heads,)
+    if config.mixture is not None:
+        shared, dense = config.mixture.shared_size, config.mixture.dense_size
+        if not config.has_experts(layer):
+            yield from _mlp(config, f"{prefix}.{names.dense}", dense)
+            return
+        if shared:
+            yield from _mlp(config, f"{prefix}.{names.shared_expert}", shared)
+        if config.mixture.routing.has_bias:
+            yield f"{prefix}.{names.choice_bias}", (config.num_experts,)
     prefixes = [prefix]
     if config.num_experts:
-        yield from _linear(config, prefix, (names.router,), False, (config.num_experts,), hidden)
+        yield from _linear(config, prefix, (names.router,), config.router_bias, (config.num_experts,), hidden)
+        if names.stacked_experts:
+            width = 2 * inner if config.gated_mlp else inner
+            yield from _stacked_experts(config, f"{prefix}.{names.expert}", width)
+            return
         prefixes = [f"{prefix}.{names.expert.format(expert)}" for expert in range(config.num_experts)]
     for place in prefixes:
-        yield from _linear(config, place, names.gate_up, config.mlp_bias, widths, hidden)
-        yield from _linear(config, place, (names.down,), config.mlp_bias, (hidden,), inner)
+        yield from _mlp(config, place, inner)
+
+
+def _mlp(config: ModelConfig, place: str, inner: int) -> Iterator[tuple[str, Shape]]:
+    names, hidden = config.names, config.hidden_size
+    widths = (inner, inner) if config.gated_mlp else (inner,)
+    yield from _linear(config, place, names.gate_up, config.mlp_bias, widths, hidden)
+    yield from _linear(config, place, (names.down,), config.mlp_bias, (hidden,), inner)
+
+
+def _stacked_experts(config: ModelConfig, place: str, width: int) -> Iterator[tuple[str, Shape]]:
+    """The matrices of all experts ``[experts, in, out]`` and their biases."""
+    [gate_up], down = config.names.gate_up, config.names.down
+    hidden, inner = config.hidden_size, config.intermediate_size
+    for part, inputs, outputs in ((gate_up, hidden, width), (down, inner, hidden)):
+        yield f"{place}.{part}", (config.num_experts, inputs, outputs)
+        if config.mlp_bias:
+            yield f"{place}.{part}_bias", (config.num_experts, outputs)
 
 
 def _norm(config: ModelConfig, name: str) -> Iterator[tuple[str, Shape]]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .split import Part
 
 #: Types that quantized matrices are made of, by the same.
-_RAW = {"F8_E4M3": "u1", "I32": "<i4", "I64": "<i8"}
+_RAW = {"F8_E4M3": "u1", "U8": "u1", "I32": "<i4", "I64": "<i8"}
 
 #: Types that are widened to float32, by NumPy's name for what is stored.
 STORED_AS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -188,17 +188,19 @@ def _read(file: BinaryIO, begin: int, count: int) -> bytearray:
 
 
 def _read_part(file: BinaryIO, tensor: Tensor, part: Part) -> bytearray:
-    """The bytes of a part. Of columns, some rows are read whole at a time, since they lie side by side."""
-    if part.axis == 0:
-        row = (tensor.end - tensor.begin) // tensor.shape[0]
-        data = bytearray()
-        for start, stop in part.ranges:
-            data += _read(file, tensor.begin + start * row, (stop - start) * row)
-        return data + bytes(part.length * row - len(data))
-    rows, columns = tensor.shape
+    """The bytes of a part. Of an axis behind others, some rows are read whole at a time, since what lies
+    along it is scattered."""
+    rows = math.prod(tensor.shape[: part.axis])
     row = (tensor.end - tensor.begin) // rows
-    element = row // columns
+    element = row // tensor.shape[part.axis]
+    missing = bytes((part.length - sum(stop - start for start, stop in part.ranges)) * element)
+    if not part.ranges:
+        return bytearray(rows * missing)
     data = bytearray()
+    if part.axis == 0:
+        for start, stop in part.ranges:
+            data += _read(file, tensor.begin + start * element, (stop - start) * element)
+        return data + missing
     step = max(1, _READ_AT_ONCE // row)
     for first in range(0, rows, step):
         count = min(step, rows - first)
@@ -206,6 +208,7 @@ def _read_part(file: BinaryIO, tensor: Tensor, part: Part) -> bytearray:
         for place in range(count):
             for start, stop in part.ranges:
                 data += block[place * row + start * element : place * row + stop * element]
+            data += missing
     return data
 
 

@@ -12,12 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from inflight.executors.reference.core.probabilities import best_ids, softmax
+from inflight.executors.reference.core.probabilities import softmax
 from inflight.executors.reference.model.array_types import Float32, Int
-from inflight.executors.reference.model.families.family import Activation
-
-#: Adds to what a part of an expert made of its rows: part, expert, what went in, what came out.
-Adapt = Callable[[str, int, Float32, Float32], None]
+from inflight.executors.reference.model.families.family import SWIGLU_ALPHA, SWIGLU_LIMIT, Activation
 
 #: `linear`, or one like it.
 Linear = Callable[[Float32, Float32], Float32]
@@ -63,6 +60,17 @@ def no_bias(matrix: Float32) -> Float32:
     return np.zeros(len(matrix), dtype=np.float32)
 
 
+def of_experts(matrices: Float32) -> Float32:
+    """Matrices ``[experts, in, out]`` as ``[experts, out, in]``."""
+    turned: Float32 = matrices.transpose(0, 2, 1)
+    return turned
+
+
+def heads_of(matrix: Float32, like: Float32, heads: int) -> Float32:  # noqa: ARG001 -- the seam's
+    """A matrix ``[heads x out, in]`` as ``[heads, out, in]``."""
+    return matrix.reshape(heads, -1, matrix.shape[1])
+
+
 def rows_of(matrix: Float32, first: int, count: int) -> Float32:
     """``count`` rows from ``first`` on; those that the matrix does not have are zero."""
     rows: Float32 = matrix[first : first + count]
@@ -75,6 +83,12 @@ def linear(x: Float32, weight: Float32, bias: Float32 | None = None) -> Float32:
     product: Float32 = x @ weight.T
     if bias is not None:
         product += bias
+    return product
+
+
+def by_head(x: Float32, weight: Float32) -> Float32:
+    """``x [T, heads, in]`` times ``weight [heads, in, out]``."""
+    product: Float32 = (x.transpose(1, 0, 2) @ weight).transpose(1, 0, 2)
     return product
 
 
@@ -105,6 +119,8 @@ def activate(x: Float32, activation: Activation, gated: bool) -> Float32:
     """The activation of ``x``, or that of its first half times its second where the MLP is ``gated``."""
     if activation == "silu" and gated:
         return silu_gate(x)
+    if activation == "clamped_swiglu":
+        return clamped_swiglu(x)
     half = x.shape[-1] // 2 if gated else x.shape[-1]
     active = _ACTIVATIONS[activation](x[..., :half])
     if gated:
@@ -136,6 +152,18 @@ def gelu(x: Float32) -> Float32:
     return active
 
 
+def clamped_swiglu(x: Float32) -> Float32:
+    """``gate * sigmoid(alpha * gate) * (up + 1)``, bounded; ``[T, 2 x n]`` are gate and up in turns."""
+    gate = np.minimum(x[..., ::2], np.float32(SWIGLU_LIMIT))
+    up = np.clip(x[..., 1::2], np.float32(-SWIGLU_LIMIT), np.float32(SWIGLU_LIMIT))
+    active: Float32 = np.tanh(gate * np.float32(0.5 * SWIGLU_ALPHA))
+    active += np.float32(1.0)
+    active *= gate
+    active *= up + np.float32(1.0)
+    active *= np.float32(0.5)
+    return active
+
+
 def silu(x: Float32) -> Float32:
     """``x * sigmoid(x)``. By tanh, which cannot overflow as exp does."""
     active: Float32 = np.tanh(x * np.float32(0.5))
@@ -153,40 +181,6 @@ _ACTIVATIONS: Mapping[Activation, Callable[[Float32], Float32]] = {
 }
 
 
-def experts(
-    x: Float32,
-    scores: Float32,
-    gate_up: Float32,
-    down: Float32,
-    chosen: int,
-    activation: Activation,
-    adapt: Adapt | None = None,
-    product: Linear = linear,
-    normalized: bool = True,
-) -> Float32:
-    """A mixture of gated MLPs: each row goes through its ``chosen`` best experts, by the softmax of their
-    ``scores [T, experts]``, or of all scores where not ``normalized``. Matrices are ``[experts, out, in]``;
-    ``adapt`` adds to what they give."""
-    best = best_ids(scores, chosen)
-    if normalized:
-        shares = softmax(np.take_along_axis(scores, best, axis=1))
-    else:
-        shares = np.take_along_axis(softmax(scores), best, axis=1)
-    mixed = np.zeros_like(x)
-    for expert in np.unique(best):
-        rows, places = np.nonzero(best == expert)
-        own = x[rows]
-        inner = product(own, gate_up[expert])
-        if adapt is not None:
-            adapt("gate_up", int(expert), own, inner)
-        active = activate(inner, activation, True)
-        out = product(active, down[expert])
-        if adapt is not None:
-            adapt("down", int(expert), active, out)
-        mixed[rows] += out * shares[rows, places][:, None]
-    return mixed
-
-
 def silu_gate(gate_up: Float32) -> Float32:
     """``silu(gate) * up`` of the halves of ``[T, 2 x n]``. By tanh, which cannot overflow as exp does."""
     half = gate_up.shape[-1] // 2
@@ -199,10 +193,11 @@ def silu_gate(gate_up: Float32) -> Float32:
     return gated
 
 
-def rope_tables(inverse_frequencies: Float32, positions: int) -> tuple[Float32, Float32]:
-    """Cosines and sines ``[positions, head_dim / 2]``, computed in float32 as transformers does."""
+def rope_tables(inverse_frequencies: Float32, positions: int, scale: float = 1.0) -> tuple[Float32, Float32]:
+    """Cosines and sines ``[positions, head_dim / 2]`` times ``scale``, computed in float32 as transformers
+    does."""
     angles = np.arange(positions, dtype=np.float32)[:, None] * inverse_frequencies
-    return np.cos(angles), np.sin(angles)
+    return np.cos(angles) * np.float32(scale), np.sin(angles) * np.float32(scale)
 
 
 def rope(x: Float32, cosines: Float32, sines: Float32) -> Float32:
@@ -264,11 +259,12 @@ def generation_attention(
     scale: float,
     slopes: Float32 | None = None,
     distances: Float32 | None = None,
+    sink_scores: Float32 | None = None,
     softcap: float | None = None,
 ) -> Float32:
     """One new token a sequence: ``queries [R, heads, head_dim]`` over ``[R, padded, kv_heads, head_dim]``.
     With ``slopes [heads]`` scores fall with the ``distances [R, padded]`` of the keys (ALiBi). With
-    ``softcap`` they are capped first."""
+    ``softcap`` they are capped first. ``sink_scores [heads]`` count besides those of the keys."""
     rows, heads, head_dim = queries.shape
     kv_heads = keys.shape[2]
     # Queries that share a key head form one small matrix; the transposes below are views that BLAS reads.
@@ -280,9 +276,19 @@ def generation_attention(
         scores += slopes.reshape(kv_heads, -1, 1) * distances[:, None, None, :]
     if mask is not None:
         scores += mask
-    weights = softmax(scores)
+    weights = attention_shares(scores, None if sink_scores is None else sink_scores.reshape(kv_heads, -1, 1))
     mixed: Float32 = weights @ values.transpose(0, 2, 1, 3)
-    return mixed.reshape(rows, heads, head_dim)
+    return mixed.reshape(rows, heads, -1)
+
+
+def attention_shares(scores: Float32, sink_scores: Float32 | None) -> Float32:
+    """The softmax of the last axis; ``sink_scores``, with a last axis of 1, count and have no share."""
+    if sink_scores is None:
+        return softmax(scores)
+    highest = np.maximum(scores.max(axis=-1, keepdims=True), sink_scores)
+    weights: Float32 = np.exp(scores - highest)
+    weights /= weights.sum(axis=-1, keepdims=True) + np.exp(sink_scores - highest)
+    return weights
 
 
 def _mask(hidden: npt.NDArray[np.bool_]) -> Float32:
@@ -301,19 +307,20 @@ def context_attention(
     places: Int | None = None,
     sink_tokens: int = 0,
     slopes: Float32 | None = None,
+    sink_scores: Float32 | None = None,
     softcap: float | None = None,
 ) -> Float32:
     """A chunk of one prompt: ``queries [T, heads, head_dim]`` at ``first_position`` on, causal, over all
-    ``[first_position + T, kv_heads, head_dim]`` keys so far.
+    ``[first_position + T, kv_heads, head_dim]`` keys so far. A head of values may have another size.
 
     With ``places [keys]`` over keys at these positions; those below ``sink_tokens`` are seen beyond the
     window. With ``slopes [heads]`` scores fall with the distance (ALiBi). With ``softcap`` they are
-    capped first.
+    capped first. ``sink_scores [heads]`` count besides those of the keys.
     """
     count, heads, head_dim = queries.shape
     kv_heads = keys.shape[1]
     shared = heads // kv_heads
-    out = np.empty_like(queries)
+    out = np.empty((count, heads, values.shape[-1]), dtype=np.float32)
     slides = window is not None and places is None
     most = min(len(keys), window + count) if window is not None and slides else len(keys)
     step = max(1, MAX_SCORES // (heads * most))
@@ -345,7 +352,8 @@ def context_attention(
             if window is not None:
                 hidden |= (places <= own - window) & (places >= sink_tokens)
             by_row += _mask(hidden)
-        mixed = softmax(scores) @ values[begin:end].transpose(1, 0, 2)
-        mixed = mixed.reshape(heads, rows, head_dim)
+        own_sinks = None if sink_scores is None else np.repeat(sink_scores, rows).reshape(kv_heads, -1, 1)
+        mixed = attention_shares(scores, own_sinks) @ values[begin:end].transpose(1, 0, 2)
+        mixed = mixed.reshape(heads, rows, -1)
         out[start:stop] = mixed.transpose(1, 0, 2)
     return out

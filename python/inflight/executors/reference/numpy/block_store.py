@@ -25,10 +25,7 @@ class NumpyBlocks:
     """Implements `core.block_store.BlockStore`."""
 
     def __init__(self, cache: PagedCache) -> None:
-        self._layers = [
-            layer.reshape(-1, cache.tokens_per_block, *layer.shape[1:])
-            for layer in (*cache.keys, *cache.values)
-        ]
+        self._layers = [layer.reshape(-1, cache.tokens_per_block, *layer.shape[1:]) for layer in cache.stored]
         self._cache = cache
         one = self._layers[0]
         self._shape = one.shape[1:]

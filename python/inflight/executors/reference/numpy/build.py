@@ -48,12 +48,10 @@ def build(
     sizes = plan_sizes(options, local)
     try:
         model = load_model(model_dir, sizes.max_seq_len, config, communicator, options.batch_invariant)
-        cache = PagedCache(
-            local.num_layers,
+        cache = PagedCache.of(
+            local,
             sizes.num_blocks + sizes.num_host_blocks,
             options.tokens_per_block,
-            local.num_kv_heads,
-            local.head_dim,
             shared=options.cache_transceiver_backend == "default",
         )
     except MemoryError as error:

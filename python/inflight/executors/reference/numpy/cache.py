@@ -9,10 +9,12 @@ import os
 import numpy as np
 
 from inflight.executors.reference.model.array_types import Float32
+from inflight.executors.reference.model.config import ModelConfig
 
 
 class PagedCache:
     """Keys and values by layer: ``[slots, kv_heads, head_dim]``, slot = block x tokens_per_block + offset.
+    Of latent attention, values are the first numbers of the keys.
 
     ``num_blocks`` counts host blocks as well: on a CPU, they are the same memory.
     """
@@ -26,11 +28,13 @@ class PagedCache:
         head_dim: int,
         *,
         shared: bool = False,
+        value_dim: int | None = None,
     ) -> None:
-        """A ``shared`` one is a file without a name, where the system has such, which others can map. Errors:
-        MemoryError."""
+        """A ``shared`` one is a file without a name, where the system has such, which others can map. Values
+        are the first ``value_dim`` numbers of keys, if that is given. Errors: MemoryError."""
         self.tokens_per_block = tokens_per_block
-        shape = (2 * num_layers, num_blocks * tokens_per_block, kv_heads, head_dim)
+        parts = 2 if value_dim is None else 1
+        shape = (parts * num_layers, num_blocks * tokens_per_block, kv_heads, head_dim)
         #: Of the file.
         self.descriptor: int | None = None
         # Zeroed pages cost no memory until a block is first written.
@@ -44,8 +48,27 @@ class PagedCache:
             arrays = np.frombuffer(memory, dtype=np.float32).reshape(shape)
         else:
             arrays = np.zeros(shape, dtype=np.float32)
-        self.keys: list[Float32] = list(arrays[:num_layers])
-        self.values: list[Float32] = list(arrays[num_layers:])
+        #: What is stored: keys, then values that are not part of them.
+        self.stored: list[Float32] = list(arrays)
+        self.keys: list[Float32] = self.stored[:num_layers]
+        self.values: list[Float32] = self.stored[num_layers:]
+        if value_dim is not None:
+            self.values = [keys[..., :value_dim] for keys in self.keys]
+
+    @classmethod
+    def of(
+        cls, config: ModelConfig, num_blocks: int, tokens_per_block: int, *, shared: bool = False
+    ) -> PagedCache:
+        """For a model. Errors as the constructor's."""
+        return cls(
+            config.num_layers,
+            num_blocks,
+            tokens_per_block,
+            config.num_kv_heads,
+            config.head_dim,
+            shared=shared,
+            value_dim=None if config.latent is None else config.latent.rank,
+        )
 
     def __del__(self) -> None:
         if self.descriptor is not None:
@@ -55,5 +78,5 @@ class PagedCache:
         """Copies the first ``tokens`` tokens of one block to another."""
         read = slice(source * self.tokens_per_block, source * self.tokens_per_block + tokens)
         write = slice(target * self.tokens_per_block, target * self.tokens_per_block + tokens)
-        for layer in (*self.keys, *self.values):
+        for layer in self.stored:
             layer[write] = layer[read]

@@ -30,6 +30,12 @@ def linear(x: Float32, weight: Float32, bias: Float32 | None = None) -> Float32:
     return product
 
 
+def by_head(x: Float32, weight: Float32) -> Float32:
+    """As `arrays.by_head`, each row by itself."""
+    product: Float32 = np.matmul(x[:, :, None], weight)[:, :, 0]
+    return product
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """Rows that attend together: of one sequence, or one of each."""
@@ -83,12 +89,14 @@ def attention(
     scale: float,
     window: int | None = None,
     slopes: Float32 | None = None,
+    sink_scores: Float32 | None = None,
     softcap: float | None = None,
 ) -> Float32:
     """Causal attention of ``queries [T, heads, head_dim]`` over whole runs of keys ``[T or 1, keys, kv_heads,
     head_dim]``. With ``slopes [heads]`` scores fall with the distance (ALiBi). With ``softcap`` they are
-    capped first."""
-    out, positions, places, run = np.empty_like(queries), part.positions, part.places, part.run
+    capped first. ``sink_scores [heads]`` count besides those of the keys."""
+    positions, places, run = part.positions, part.places, part.run
+    out = np.empty((*queries.shape[:2], values.shape[-1]), dtype=np.float32)
     heads, shares = queries.shape[1], len(keys) == 1
     step = max(1, MAX_SCORES // (heads * keys.shape[1]))
     for start in range(0, len(queries), step):
@@ -110,6 +118,7 @@ def attention(
             np.where(hidden, MASKED, np.float32(0.0)),
             run,
             None if slopes is None else slopes[:, None] * distances[:, None].astype(np.float32),
+            sink_scores,
             softcap=softcap,
         )
     return out
@@ -122,13 +131,14 @@ def _attend(
     mask: Float32,
     run: int,
     fall: Float32 | None,
+    sink_scores: Float32 | None,
     *,
     softcap: float | None,
 ) -> Float32:
     """One slice; ``mask [T, keys]`` and ``fall [T, heads, keys]`` are added to the scores."""
     rows, heads, head_dim = queries.shape
     kv_heads, runs = keys.shape[2], keys.shape[1] // run
-    keys, values = (one.reshape(-1, runs, run, kv_heads, head_dim) for one in (keys, values))
+    keys, values = (one.reshape(-1, runs, run, kv_heads, one.shape[-1]) for one in (keys, values))
     grouped = queries.reshape(rows, kv_heads, 1, -1, head_dim)
     scores = np.matmul(grouped, keys.transpose(0, 3, 1, 4, 2))  # [T, kv_heads, runs, group, run]
     if softcap is not None:
@@ -136,7 +146,11 @@ def _attend(
     if fall is not None:
         scores += fall.reshape(rows, kv_heads, -1, runs, run).transpose(0, 1, 3, 2, 4)
     scores += mask.reshape(rows, 1, runs, 1, run)
-    scores -= scores.max(axis=(2, 4), keepdims=True)
+    highest = scores.max(axis=(2, 4), keepdims=True)
+    if sink_scores is not None:
+        sinks = sink_scores.reshape(1, kv_heads, 1, -1, 1)
+        highest = np.maximum(highest, sinks)
+    scores -= highest
     weights = np.exp(scores, out=scores)
     products = np.matmul(weights, values.transpose(0, 3, 1, 2, 4))
     sums = weights.sum(axis=-1, keepdims=True)
@@ -145,5 +159,7 @@ def _attend(
     for place in range(1, runs):
         mixed += products[:, :, place]
         total += sums[:, :, place]
+    if sink_scores is not None:
+        total += np.exp(sinks - highest)[:, :, 0]
     mixed /= total
-    return mixed.reshape(rows, heads, head_dim)
+    return mixed.reshape(rows, heads, -1)

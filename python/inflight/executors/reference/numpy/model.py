@@ -15,13 +15,13 @@ import numpy as np
 from inflight.executors.reference.model import split
 from inflight.executors.reference.model.array_types import Float32, Int
 from inflight.executors.reference.model.communicator import Alone, Communicator
-from inflight.executors.reference.model.config import ModelConfig, load_config
+from inflight.executors.reference.model.config import ModelConfig, RopeConfig, load_config
 from inflight.executors.reference.model.layers import Layer, Loader, Weights, held
 from inflight.executors.reference.model.lora import LayerDeltas, Part
-from inflight.executors.reference.model.rope import inverse_frequencies
+from inflight.executors.reference.model.rope import inverse_frequencies, turn_scale
 from inflight.executors.reference.model.weights import CheckpointWeights, find_weights
 
-from . import arrays, invariant
+from . import arrays, experts, invariant, latent
 from .batch import Batch
 from .cache import PagedCache
 from .encoder import NumpyEncoder
@@ -43,6 +43,7 @@ class NumpyModel:
         self.config = config
         self.is_batch_invariant = batch_invariant
         self._linear = invariant.linear if batch_invariant else arrays.linear
+        self._by_head = invariant.by_head if batch_invariant else arrays.by_head
         self._ranks: Communicator[Float32] = communicator or Alone()
         loader = Loader(config, weights, arrays, self._ranks)
         #: Of a model that sees.
@@ -54,13 +55,16 @@ class NumpyModel:
         self._slopes = None
         if config.alibi_slopes is not None:
             self._slopes = np.array(config.alibi_slopes, dtype=np.float32)
-        frequencies = inverse_frequencies(config.rope, config.head_dim)
-        self._cosines, self._sines = arrays.rope_tables(frequencies, max_seq_len)
+        self._cosines, self._sines = self._tables(config.rope, max_seq_len)
         #: Of layers with another rotary embedding.
         self._second_tables: tuple[Float32, Float32] | None = None
         if config.sliding_rope is not None:
-            frequencies = inverse_frequencies(config.sliding_rope, config.head_dim)
-            self._second_tables = arrays.rope_tables(frequencies, max_seq_len)
+            self._second_tables = self._tables(config.sliding_rope, max_seq_len)
+
+    def _tables(self, rope: RopeConfig | None, positions: int) -> tuple[Float32, Float32]:
+        """Cosines and sines of all positions."""
+        frequencies = inverse_frequencies(rope, self.config.rotary_dim)
+        return arrays.rope_tables(frequencies, positions, turn_scale(rope))
 
     @property
     def memory_bytes(self) -> int:
@@ -73,15 +77,10 @@ class NumpyModel:
 
     def forward(self, batch: Batch, cache: PagedCache, output_rows: Int) -> Float32:
         """Runs all rows, writes keys and values to ``cache``; final hidden states of ``output_rows``."""
-        config = self.config
-        epsilon = config.norm_epsilon
-        query_heads = config.num_heads
-        rotating_heads = query_heads + config.num_kv_heads
         turns = self._turns(batch)
         second_turns = turns
         if self._second_tables is not None:
             second_turns = (self._second_tables[0][batch.positions], self._second_tables[1][batch.positions])
-        rows = len(batch.token_ids)
         attend: Callable[..., Float32] = partial(self._attend, batch)
         if self.is_batch_invariant:
             attend = partial(self._attend_by_run, invariant.parts(batch, cache.tokens_per_block))
@@ -90,20 +89,12 @@ class NumpyModel:
             normed = self._norm(x, layer.input_norm, layer.input_norm_bias)
             qkv = self._linear(normed, layer.qkv, layer.qkv_bias)
             self._adapt(batch, index, "qkv", normed, qkv)
-            heads = qkv.reshape(rows, -1, config.head_dim)
-            rotating, values = heads[:, :rotating_heads], heads[:, rotating_heads:]
-            if layer.query_norm is not None and layer.key_norm is not None:
-                rotating[:, :query_heads] = arrays.rms_norm(
-                    rotating[:, :query_heads], layer.query_norm, epsilon
-                )
-                rotating[:, query_heads:] = arrays.rms_norm(
-                    rotating[:, query_heads:], layer.key_norm, epsilon
-                )
-            rotated = arrays.rope(rotating, *(second_turns if layer.turns_by_second else turns))
-            arrays.scatter(cache.keys[index], batch.slots, rotated[:, query_heads:])
-            arrays.scatter(cache.values[index], batch.slots, values)
-            mixed = attend(rotated[:, :query_heads], cache, index, layer.window)
-            mixed = mixed.reshape(rows, -1)
+            own_turns = second_turns if layer.turns_by_second else turns
+            queries = self._store(qkv, layer, batch, cache, index, own_turns)
+            mixed = attend(queries, cache, index, layer.window, layer.sink_scores)
+            if layer.latent is not None:
+                mixed = latent.values(mixed, layer.latent, self._by_head)
+            mixed = mixed.reshape(len(mixed), -1)
             projected = self._linear(mixed, layer.output, layer.output_bias)
             self._adapt(batch, index, "output", mixed, projected)
             x += self._given(projected, layer.output_norm)
@@ -118,6 +109,35 @@ class NumpyModel:
         """What all ranks together add to the hidden states, from this one's part."""
         given = self._ranks.all_reduce(part)
         return given if norm is None else arrays.rms_norm(given, norm, self.config.norm_epsilon)
+
+    def _store(
+        self,
+        qkv: Float32,
+        layer: Layer[Float32],
+        batch: Batch,
+        cache: PagedCache,
+        index: int,
+        turns: tuple[Float32, Float32],
+    ) -> Float32:
+        """Writes the keys and values of all rows to the cache; their queries ``[T, heads, head_dim]``."""
+        config, epsilon, query_heads = self.config, self.config.norm_epsilon, self.config.num_heads
+        if layer.latent is not None and config.latent is not None:
+            queries, keys = latent.queries_and_keys(
+                qkv, layer.latent, config.latent, turns, epsilon, self._linear, self._by_head
+            )
+            # Values are part of keys.
+            arrays.scatter(cache.keys[index], batch.slots, keys)
+            return queries
+        rotating_heads = query_heads + config.num_kv_heads
+        heads = qkv.reshape(len(qkv), -1, config.head_dim)
+        rotating, values = heads[:, :rotating_heads], heads[:, rotating_heads:]
+        if layer.query_norm is not None and layer.key_norm is not None:
+            rotating[:, :query_heads] = arrays.rms_norm(rotating[:, :query_heads], layer.query_norm, epsilon)
+            rotating[:, query_heads:] = arrays.rms_norm(rotating[:, query_heads:], layer.key_norm, epsilon)
+        rotated = arrays.rope(rotating, *turns)
+        arrays.scatter(cache.keys[index], batch.slots, rotated[:, query_heads:])
+        arrays.scatter(cache.values[index], batch.slots, values)
+        return rotated[:, :query_heads]
 
     def _turns(self, batch: Batch) -> tuple[Float32, Float32]:
         """Cosines and sines of each row ``[T, head_dim / 2]``: of some pairs by its time, of some by its
@@ -154,28 +174,7 @@ class NumpyModel:
     def _mlp(self, x: Float32, layer: Layer[Float32], batch: Batch, index: int) -> Float32:
         config = self.config
         if layer.router is not None:
-            scores = self._linear(x, layer.router)
-            self._adapt(batch, index, "router", x, scores)
-            chosen, activation = config.experts_per_token, config.activation
-            product, normalized = self._linear, config.normalized_experts
-            mixed = arrays.experts(
-                x, scores, layer.gate_up, layer.down, chosen, activation, None, product, normalized
-            )
-            for rows, adapter in batch.adapted:
-                deltas = adapter.layers[index]
-                if "gate_up" in deltas or "down" in deltas:
-                    mixed[rows] = arrays.experts(
-                        x[rows],
-                        scores[rows],
-                        layer.gate_up,
-                        layer.down,
-                        chosen,
-                        activation,
-                        partial(_adapt_expert, product, deltas),
-                        product,
-                        normalized,
-                    )
-            return mixed
+            return self._mixture(x, layer, layer.router, batch, index)
         inner = self._linear(x, layer.gate_up, layer.gate_up_bias)
         self._adapt(batch, index, "gate_up", x, inner)
         active = arrays.activate(inner, config.activation, config.gated_mlp)
@@ -183,12 +182,50 @@ class NumpyModel:
         self._adapt(batch, index, "down", active, out)
         return out
 
+    def _mixture(
+        self, x: Float32, layer: Layer[Float32], router: Float32, batch: Batch, index: int
+    ) -> Float32:
+        config, product = self.config, self._linear
+        scores = product(x, router, layer.router_bias)
+        self._adapt(batch, index, "router", x, scores)
+        if config.mixture is None:
+            best, shares = experts.choose(scores, config.experts_per_token, config.normalized_experts)
+        else:
+            best, shares = experts.choose_in_groups(
+                scores, layer.choice_bias, config.experts_per_token, config.mixture.routing
+            )
+        compute = partial(
+            experts.experts,
+            gate_up=layer.gate_up,
+            down=layer.down,
+            activation=config.activation,
+            product=product,
+            gate_up_bias=layer.gate_up_bias,
+            down_bias=layer.down_bias,
+        )
+        mixed = compute(x, (best, shares))
+        for rows, adapter in batch.adapted:
+            deltas = adapter.layers[index]
+            if "gate_up" in deltas or "down" in deltas:
+                adapt = partial(_adapt_expert, product, deltas)
+                mixed[rows] = compute(x[rows], (best[rows], shares[rows]), adapt=adapt)
+        if layer.shared_expert is not None:
+            inner = arrays.activate(product(x, layer.shared_expert.gate_up), config.activation, True)
+            mixed += product(inner, layer.shared_expert.down)
+        return mixed
+
     def _attend(
-        self, batch: Batch, queries: Float32, cache: PagedCache, layer: int, window: int | None
+        self,
+        batch: Batch,
+        queries: Float32,
+        cache: PagedCache,
+        layer: int,
+        window: int | None,
+        sink_scores: Float32 | None,
     ) -> Float32:
         keys, values, size = cache.keys[layer], cache.values[layer], cache.tokens_per_block
         scale, softcap = self.config.scale, self.config.attention_softcap
-        mixed = np.empty_like(queries)
+        mixed = np.empty((*queries.shape[:2], values.shape[-1]), dtype=np.float32)
         for group in batch.generation:
             mixed[group.rows] = arrays.generation_attention(
                 queries[group.rows],
@@ -198,6 +235,7 @@ class NumpyModel:
                 scale,
                 self._slopes,
                 None if self._slopes is None else group.distances,
+                sink_scores,
                 softcap=softcap,
             )
         for span in batch.context:
@@ -211,6 +249,7 @@ class NumpyModel:
                 None if span.places is None else span.places[: span.keys],
                 span.sink_tokens,
                 self._slopes,
+                sink_scores,
                 softcap=softcap,
             )
         return mixed
@@ -222,9 +261,11 @@ class NumpyModel:
         cache: PagedCache,
         layer: int,
         window: int | None,
+        sink_scores: Float32 | None,
     ) -> Float32:
         """As `_attend`, by the same products for all rows."""
-        mixed, size = np.empty_like(queries), cache.tokens_per_block
+        size = cache.tokens_per_block
+        mixed = np.empty((*queries.shape[:2], cache.values[layer].shape[-1]), dtype=np.float32)
         for part in parts:
             mixed[part.rows] = invariant.attention(
                 queries[part.rows],
@@ -234,6 +275,7 @@ class NumpyModel:
                 self.config.scale,
                 window,
                 self._slopes,
+                sink_scores,
                 softcap=self.config.attention_softcap,
             )
         return mixed

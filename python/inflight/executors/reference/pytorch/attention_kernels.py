@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from . import latent_kernels
 from .generation_kernels import Plan, attend
 from .operations import Shape, Tensor
 from .softcap_kernels import cap_scores
@@ -33,6 +34,7 @@ def _generation_attention(
     maxima,
     sums,
     slopes,
+    sink_scores,
     scale,
     table_width,
     KV_HEADS: tl.constexpr,
@@ -46,6 +48,7 @@ def _generation_attention(
     WINDOW: tl.constexpr,
     SINKS: tl.constexpr,
     ALIBI: tl.constexpr,
+    SCORED_SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
     CAP: tl.constexpr,
 ):
@@ -72,6 +75,12 @@ def _generation_attention(
     maximum = tl.full((SHARED_PADDED,), -1e30, tl.float32)
     total = tl.zeros((SHARED_PADDED,), tl.float32)
     mixed = tl.zeros((SHARED_PADDED, PADDED), tl.float32)
+    if SCORED_SINKS:  # noqa: SIM102 -- a choice of the compiler's
+        # Counted as a key whose value is zero, by the first share.
+        if split == 0:
+            own_sinks = sink_scores + kv_head * SHARED + query_heads
+            maximum = tl.load(own_sinks, mask=query_heads < SHARED, other=0.0) * 1.4426950408889634
+            total += 1.0
     for start in range(begin, end, TILE):
         place = start + tl.arange(0, TILE)
         inside = place < end
@@ -155,9 +164,12 @@ def generation_attention(
     window: int | None,
     shape: Shape,
     plan: Plan | None,
+    sink_scores: Tensor | None = None,
 ) -> Tensor:
+    if shape.value_dim is not None:
+        return latent_kernels.generation(queries, keys, values, block_tables, slots, positions, shape)
     if plan is not None and window is None:
-        return attend(queries, keys, values, block_tables, slots, positions, plan, shape)
+        return attend(queries, keys, values, block_tables, slots, positions, plan, shape, sink_scores)
     rows = queries.shape[0]
     shared = shape.heads // shape.kv_heads
     splits, tile, warps, stages = _generation_plan(rows * shape.kv_heads)
@@ -180,6 +192,7 @@ def generation_attention(
         maxima,
         sums,
         queries if shape.slopes is None else shape.slopes,
+        queries if sink_scores is None else sink_scores,
         shape.scale * 1.4426950408889634,
         block_tables.stride(0),
         KV_HEADS=shape.kv_heads,
@@ -193,6 +206,7 @@ def generation_attention(
         WINDOW=window or 0,
         SINKS=shape.sink_tokens if window else 0,
         ALIBI=shape.slopes is not None,
+        SCORED_SINKS=sink_scores is not None,
         PRECISION=_precision(queries),
         CAP=shape.softcap or 0.0,
         num_warps=warps,

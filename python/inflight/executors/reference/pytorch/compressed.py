@@ -1,4 +1,4 @@
-"""Quantized matrices as they are kept on the device: FP8 with scales, and 4-bit integers in tiles.
+"""Quantized matrices as they are kept on the device: FP8 with scales, and 4-bit numbers in tiles.
 
 Owns their layouts there, how they are made of a checkpoint's tensors, and their expansion to the model's
 type, which decides what the kernels must compute. Knows nothing of files or kernels.
@@ -15,6 +15,7 @@ import torch
 
 from inflight.executors.reference.errors import UnsupportedModelError
 from inflight.executors.reference.model.compressed import Compressed, unpack
+from inflight.executors.reference.model.dequantize import E2M1
 
 Tensor = Any  # torch.Tensor; torch is not there where types are checked
 
@@ -119,6 +120,36 @@ class Int4Matrix:
 
 
 @dataclass(frozen=True, slots=True)
+class Fp4Matrix:
+    """The matrices of experts in MXFP4: FP4 E2M1 times a power of two for each group of inputs, in the tiles
+    of `Int4Matrix`."""
+
+    weight: Tensor  #: ``[experts, out / tile rows, in / tile inputs, tile rows, tile inputs / 2]``, uint8
+    scales: Tensor  #: ``[experts, groups, out]``, bfloat16
+    #: Inputs of a group.
+    group: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        *experts, rows, inputs, tile_rows, half = self.weight.shape
+        return (*experts, rows * tile_rows, inputs * 2 * half)
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.weight.nbytes + self.scales.nbytes)
+
+    def __getitem__(self, expert: int) -> Fp4Matrix:
+        return replace(self, weight=self.weight[expert], scales=self.scales[expert])
+
+    def expanded(self, dtype: Tensor) -> Tensor:
+        """One expert's ``[out, in]`` in ``dtype``."""
+        outputs, inputs = self.shape
+        nibbles = torch.cat((self.weight & 15, self.weight >> 4), -1).transpose(1, 2)
+        numbers = torch.from_numpy(E2M1).to(self.weight.device)[nibbles.reshape(outputs, inputs).long()]
+        return (numbers * self.scales.t().float().repeat_interleave(self.group, 1)).to(dtype)
+
+
+@dataclass(frozen=True, slots=True)
 class SideBySide:
     """Matrices of the same input that cannot be one, as the outputs of each in turn."""
 
@@ -139,8 +170,10 @@ class SideBySide:
         )
 
 
-def load(how: Compressed, read: Callable[[str], Tensor]) -> Fp8Matrix | Int4Matrix:
+def load(how: Compressed, read: Callable[[str], Tensor]) -> Fp8Matrix | Int4Matrix | Fp4Matrix:
     """A matrix from its stored tensors, on the device; ``read`` gives one by what it is."""
+    if how.layout == "mxfp4":
+        return _experts(read("weight"), read("scale"))
     if how.layout == "fp8":
         rows, columns = how.block
         scales = read("scale").float().reshape(how.scale_shape)
@@ -160,6 +193,17 @@ def load(how: Compressed, read: Callable[[str], Tensor]) -> Fp8Matrix | Int4Matr
         how.block[1],
         order,
     )
+
+
+def _experts(stored: Tensor, exponents: Tensor) -> Fp4Matrix:
+    """From ``[experts, out, groups, bytes]``, whose low nibbles come first, and the exponents of scales. One
+    expert at a time: nibbles by themselves take twice the memory."""
+    made = []
+    for own in stored:
+        nibbles = torch.stack((own & 15, own >> 4), -1).reshape(own.shape[0], -1)
+        made.append(tiled(nibbles, 2 * stored.shape[-1]))
+    scales = torch.exp2(exponents.float() - 127).transpose(1, 2).contiguous().to(torch.bfloat16)
+    return Fp4Matrix(torch.stack(made), scales, 2 * stored.shape[-1])
 
 
 def _ordered(quants: Tensor, group_of: Tensor, group: int) -> tuple[Tensor, Tensor | None]:

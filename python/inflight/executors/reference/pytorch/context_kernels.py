@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from . import hopper
+from . import hopper, latent_kernels
 from .operations import CONTEXT_TILE, Context, Shape, Tensor
 from .softcap_kernels import cap_scores
 
@@ -108,7 +108,7 @@ def _plan(
 def plan(context: Context, shape: Shape, element_size: int, narrow: bool = False) -> ContextPlan | None:
     """How the tiles of an iteration's prompts are attended to where no window is; None: a program each.
     ``narrow``: the cache's numbers have fewer bytes than those of queries."""
-    if shape.slopes is not None:
+    if shape.slopes is not None or shape.value_dim is not None:
         return None
     device = context.rows.device
     tiles = context.rows.shape[0]
@@ -292,6 +292,7 @@ def _attend_tiles(
     tile_counts,
     out,
     slopes,
+    sink_scores,
     scale,
     table_width,
     HEADS: tl.constexpr,
@@ -305,6 +306,7 @@ def _attend_tiles(
     WINDOW: tl.constexpr,
     SINKS: tl.constexpr,
     ALIBI: tl.constexpr,
+    SCORED_SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
     CAP: tl.constexpr,
 ):
@@ -333,6 +335,10 @@ def _attend_tiles(
     maximum = tl.full((ROWS * TOGETHER,), -1e30, tl.float32)
     total = tl.zeros((ROWS * TOGETHER,), tl.float32)
     mixed = tl.zeros((ROWS * TOGETHER, PADDED), tl.float32)
+    if SCORED_SINKS:
+        # Counted as a key whose value is zero.
+        maximum = tl.load(sink_scores + heads) * 1.4426950408889634
+        total += 1.0
     if (WINDOW == 0) & (not ALIBI):
         # Every row sees all of what lies before the first one.
         clear = (position + 1) // TILE
@@ -367,6 +373,7 @@ def _attend_parts(
     maxima,
     sums,
     out,
+    sink_scores,
     scale,
     table_width,
     tiles,
@@ -378,6 +385,7 @@ def _attend_parts(
     ROWS: tl.constexpr,
     TOGETHER: tl.constexpr,
     TILE: tl.constexpr,
+    SCORED_SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
     CAP: tl.constexpr,
 ):
@@ -411,6 +419,11 @@ def _attend_parts(
     maximum = tl.full((ROWS * TOGETHER,), -1e30, tl.float32)
     total = tl.zeros((ROWS * TOGETHER,), tl.float32)
     mixed = tl.zeros((ROWS * TOGETHER, PADDED), tl.float32)
+    if SCORED_SINKS:  # noqa: SIM102 -- a choice of the compiler's
+        # Counted as a key whose value is zero, by the first part.
+        if item == first:
+            maximum = tl.load(sink_scores + heads) * 1.4426950408889634
+            total += 1.0
     # Every row sees all of what lies before the first one.
     clear = (position + 1) // TILE
     maximum, total, mixed = _see_all(
@@ -508,8 +521,12 @@ def context_attention(
     shape: Shape,
     plan: ContextPlan | None,
     out: Tensor,
+    sink_scores: Tensor | None = None,
 ) -> None:
     """Chunks of prompts, as `operations.context_attention` has it."""
+    if shape.value_dim is not None:
+        latent_kernels.prompts(queries, keys, block_tables, context, shape, out)
+        return
     tiles = context.rows.shape[0]
     together = _heads_together(shape, queries.element_size())
     scale = shape.scale * 1.4426950408889634
@@ -528,6 +545,7 @@ def context_attention(
         "num_stages": 2,
     }
     width = block_tables.stride(0)
+    has_sinks, sinks = (False, queries) if sink_scores is None else (True, sink_scores)
     if plan is not None and window is None:
         made = (plan.cuts, plan.parts, plan.maxima, plan.sums)
         if plan.on_hopper:
@@ -535,8 +553,8 @@ def context_attention(
             hopper.attend(queries, keys, values, block_tables, context, shape, made, programs, out)
         else:
             _attend_parts[(plan.most, shape.heads // together)](
-                queries, keys, values, block_tables, *tile, *made, out, scale, width, tiles,
-                TOGETHER=together, **common,
+                queries, keys, values, block_tables, *tile, *made, out, sinks, scale, width, tiles,
+                TOGETHER=together, SCORED_SINKS=has_sinks, **common,
             )  # fmt: skip
         grid = (plan.at_a_time, shape.heads // together, CONTEXT_TILE * together // _JOINED_ROWS)
         _join[grid](
@@ -550,7 +568,7 @@ def context_attention(
         together = 1
     _attend_tiles[(tiles, shape.heads // together)](
         queries, keys, values, block_tables, *tile,
-        out, queries if shape.slopes is None else shape.slopes, scale, width,
+        out, queries if shape.slopes is None else shape.slopes, sinks, scale, width,
         TOGETHER=together, WINDOW=window or 0, SINKS=shape.sink_tokens if window else 0,
-        ALIBI=shape.slopes is not None, **common,
+        ALIBI=shape.slopes is not None, SCORED_SINKS=has_sinks, **common,
     )  # fmt: skip

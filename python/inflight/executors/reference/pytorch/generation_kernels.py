@@ -80,7 +80,7 @@ def _plan(
 def plan(positions: Tensor, shape: Shape) -> Plan | None:
     """How generation rows at these positions are attended to; None where all are alike."""
     rows = positions.shape[0]
-    if rows < 2 or shape.slopes is not None:
+    if rows < 2 or shape.slopes is not None or shape.value_dim is not None:
         return None
     programs = rows * shape.kv_heads
     more = max(1, (_MORE_PROGRAMS if programs > _FEW else _MORE_PROGRAMS_OF_FEW) // shape.kv_heads)
@@ -122,6 +122,7 @@ def _attend(
     maxima,
     sums,
     out,
+    sink_scores,
     scale,
     table_width,
     count,
@@ -132,6 +133,7 @@ def _attend(
     PADDED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
+    SCORED_SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
     CAP: tl.constexpr,
 ):
@@ -159,6 +161,12 @@ def _attend(
     maximum = tl.full((SHARED_PADDED,), -1e30, tl.float32)
     total = tl.zeros((SHARED_PADDED,), tl.float32)
     mixed = tl.zeros((SHARED_PADDED, PADDED), tl.float32)
+    if SCORED_SINKS:  # noqa: SIM102 -- a choice of the compiler's
+        # Counted as a key whose value is zero, by the first chunk.
+        if item == first:
+            own_sinks = sink_scores + kv_head * SHARED + query_heads
+            maximum = tl.load(own_sinks, mask=query_heads < SHARED, other=0.0) * 1.4426950408889634
+            total += 1.0
     for start in range(begin, end, TILE):
         place = start + tl.arange(0, TILE)
         inside = place < end
@@ -258,6 +266,7 @@ def attend(
     positions: Tensor,
     plan: Plan,
     shape: Shape,
+    sink_scores: Tensor | None = None,
 ) -> Tensor:
     """One new token a sequence, as `operations.generation_attention` has it without a window."""
     rows = queries.shape[0]
@@ -277,6 +286,7 @@ def attend(
         plan.maxima,
         plan.sums,
         out,
+        queries if sink_scores is None else sink_scores,
         shape.scale * 1.4426950408889634,
         block_tables.stride(0),
         rows,
@@ -287,6 +297,7 @@ def attend(
         PADDED=max(16, triton.next_power_of_2(shape.head_dim)),
         BLOCK_SIZE=shape.tokens_per_block,
         TILE=tile,
+        SCORED_SINKS=sink_scores is not None,
         PRECISION="ieee" if queries.dtype == torch.float32 else "tf32",
         CAP=shape.softcap or 0.0,
         num_warps=warps,

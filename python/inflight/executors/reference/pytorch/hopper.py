@@ -42,6 +42,7 @@ def is_usable(device: Any, shape: Shape, element_size: int, narrow: bool) -> boo
         and shape.head_dim == _HEAD_DIM
         and (shape.heads // shape.kv_heads) % HEADS_TOGETHER == 0
         and shape.slopes is None
+        and not shape.has_sink_scores
         and shape.softcap is None
         and shape.tokens_per_block in _BLOCK_SIZES
         and _is_available(device)

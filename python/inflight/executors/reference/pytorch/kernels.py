@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from inflight.executors.reference.model.families.family import Activation
+from inflight.executors.reference.model.families.family import SWIGLU_ALPHA, SWIGLU_LIMIT, Activation
 
 from .attention_kernels import generation_attention
 from .context_kernels import context_attention
@@ -22,7 +22,7 @@ from .context_kernels import plan as plan_context
 from .expert_kernels import choose, mix, sort
 from .generation_kernels import plan as plan_generation
 from .linear_kernels import linear
-from .operations import Shape, Tensor, add_layer_norm
+from .operations import Choice, Shape, Tensor, add_layer_norm
 from .operations import activate as _activate
 from .product_kernels import product
 from .softcap_kernels import capped
@@ -44,6 +44,8 @@ __all__ = [
 
 #: Heads that one program rotates.
 _ROTATED_HEADS = 8
+
+_LIMIT, _ALPHA = tl.constexpr(SWIGLU_LIMIT), tl.constexpr(SWIGLU_ALPHA)
 
 
 @triton.jit(do_not_specialize=["count"])
@@ -181,21 +183,31 @@ def _gate(
     tl.store(out + row * WIDTH + columns, gated.to(gate.dtype), mask=inside)
 
 
+@triton.jit
+def _clamped_swiglu(gate_up, more, out, WIDTH: tl.constexpr, BLOCK: tl.constexpr, MORE: tl.constexpr):
+    """Gate and up lie in turns."""
+    row = tl.program_id(0).to(tl.int64)
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < WIDTH
+    gate = _sum(gate_up, more, (row * WIDTH + columns) * 2, inside, MORE)
+    up = _sum(gate_up, more, (row * WIDTH + columns) * 2 + 1, inside, MORE).to(tl.float32)
+    wide = tl.minimum(gate.to(tl.float32), _LIMIT)
+    gated = wide * tl.sigmoid(wide * _ALPHA) * (tl.minimum(tl.maximum(up, -_LIMIT), _LIMIT) + 1.0)
+    tl.store(out + row * WIDTH + columns, gated.to(gate.dtype), mask=inside)
+
+
 def activate(x: Tensor, activation: Activation, gated: bool, more: Tensor | None = None) -> Tensor:
-    """Other activations than Llama's and Gemma's are PyTorch's operations."""
-    if activation not in ("silu", "gelu_tanh") or not gated:
+    """Other activations than Llama's, Gemma's and gpt-oss's are PyTorch's operations."""
+    if activation == "gelu" or not gated:
         return _activate(x, activation, gated, more)
     rows, width = x.shape[0], x.shape[1] // 2
     out = torch.empty((rows, width), dtype=x.dtype, device=x.device)
-    _gate[(rows, triton.cdiv(width, 1024))](
-        x,
-        x if more is None else more,
-        out,
-        WIDTH=width,
-        BLOCK=1024,
-        MORE=more is not None,
-        GELU=activation == "gelu_tanh",
-    )
+    grid, given = (rows, triton.cdiv(width, 1024)), (x, x if more is None else more, out)
+    sizes = {"WIDTH": width, "BLOCK": 1024, "MORE": more is not None}
+    if activation == "clamped_swiglu":
+        _clamped_swiglu[grid](*given, **sizes)
+    else:
+        _gate[grid](*given, **sizes, GELU=activation == "gelu_tanh")
     return out
 
 
@@ -208,16 +220,19 @@ def experts(
     activation: Activation,
     normalized: bool = True,
     adds: Callable[..., None] | None = None,
+    gate_up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+    choice: Choice | None = None,
 ) -> Tensor:
     """Each expert computes the rows that chose it, sorted on the device. ``adds`` is
     `expert_adapter_kernels.ExpertAdapters.add` of the layer."""
-    best, shares = choose(scores, chosen, normalized)
+    best, shares = choose(scores, chosen, normalized) if choice is None else choice
     tiles = sort(best, scores.shape[1])
-    inner = product(x, gate_up, tiles=tiles)
+    inner = product(x, gate_up, gate_up_bias, tiles=tiles)
     if adds is not None:
         adds("gate_up", x, inner, tiles, best)
     active = activate(inner, activation, True)
-    out = product(active, down, tiles=tiles, scatter=True)
+    out = product(active, down, down_bias, tiles=tiles, scatter=True)
     if adds is not None:
         adds("down", active, out, tiles, best)
     return mix(out, shares)

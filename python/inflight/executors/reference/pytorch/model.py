@@ -16,11 +16,12 @@ import torch
 import torch.nn.functional as functional
 
 from inflight.executors.reference.model.config import ModelConfig, RopeConfig
-from inflight.executors.reference.model.layers import Layer, Loader, Weights, held
+from inflight.executors.reference.model.layers import LatentLayer, Layer, Loader, Weights, held
 from inflight.executors.reference.model.lora import Part
-from inflight.executors.reference.model.rope import inverse_frequencies
+from inflight.executors.reference.model.rope import inverse_frequencies, turn_scale
+from inflight.model.latent import Latent
 
-from . import operations
+from . import latent, operations
 from .adapters import Adapted, adapt_expert
 from .communicator import DeviceCommunicator, OneDevice
 from .encoder import Listening, TorchEncoder
@@ -93,8 +94,10 @@ class TorchModel:
             max_seq_len,
             config.sink_tokens,
             slopes,
+            bool(config.names.sink_scores),
             attention_scale=config.attention_scale,
             softcap=config.attention_softcap,
+            value_dim=None if config.latent is None else config.latent.rank,
         )
         self._rope = self._tables(config.rope)
         #: Of layers with another rotary embedding.
@@ -117,10 +120,11 @@ class TorchModel:
         self.before_layer: Callable[[int], None] | None = None
 
     def _tables(self, rope: RopeConfig | None) -> tuple[Tensor, Tensor]:
-        """Cosines and sines ``[positions, head_dim / 2]``."""
-        frequencies = torch.from_numpy(inverse_frequencies(rope, self.shape.head_dim))
+        """Cosines and sines ``[positions, rotary_dim / 2]``."""
+        frequencies = torch.from_numpy(inverse_frequencies(rope, self.config.rotary_dim))
         angles = torch.arange(self.shape.max_seq_len, dtype=torch.float32)[:, None] * frequencies
-        return angles.cos().to(self.device), angles.sin().to(self.device)
+        scale = turn_scale(rope)
+        return (scale * angles.cos()).to(self.device), (scale * angles.sin()).to(self.device)
 
     @property
     def device(self) -> Tensor:
@@ -144,13 +148,16 @@ class TorchModel:
         layers, shape = self.config.num_layers, self.shape
         # Of FP8 blocks are copied as bytes: not all operations take it.
         copied = torch.uint8 if self.cache_dtype.itemsize == 1 else self.cache_dtype
+        parts = 2 if shape.value_dim is None else 1
         self._cache = torch.zeros(
-            (2 * layers, num_blocks, shape.kv_heads, shape.tokens_per_block, shape.head_dim),
+            (parts * layers, num_blocks, shape.kv_heads, shape.tokens_per_block, shape.head_dim),
             dtype=copied,
             device=self.device,
         )
         cache = self._cache.view(self.cache_dtype)
         self._keys, self._values = list(cache[:layers]), list(cache[layers:])
+        if shape.value_dim is not None:
+            self._values = [keys[..., : shape.value_dim] for keys in self._keys]
         self._host = torch.empty(
             (num_host_blocks, *self._cache[:, 0].shape),
             dtype=copied,
@@ -160,8 +167,8 @@ class TorchModel:
 
     @property
     def cache(self) -> Tensor:
-        """Keys of all layers, then values: ``[2 x layers, blocks, kv_heads, tokens_per_block, head_dim]``; of
-        FP8 as bytes."""
+        """Keys of all layers, then values: ``[2 x layers, blocks, kv_heads, tokens_per_block, head_dim]``, or
+        ``[layers, ...]`` where they are part of keys; of FP8 as bytes."""
         return self._cache
 
     def copy_blocks(self, sources: Tensor, targets: Tensor) -> None:
@@ -204,19 +211,26 @@ class TorchModel:
             if layer.query_norm is not None and layer.key_norm is not None:
                 norms = (layer.query_norm, layer.key_norm)
             qkv, more = self._product(rows, index, "qkv", normed, layer.qkv, layer.qkv_bias)
-            queries = ops.rotate_and_store(
-                qkv,
-                turned,
-                rows.cache_slots,
-                second_turns if layer.turns_by_second else turns,
-                norms,
-                epsilon,
-                self._keys[index],
-                self._values[index],
-                shape,
-                more,
-            )
-            mixed = self._attend(queries, rows, index, generating, layer.window, plan, planned)
+            if layer.latent is not None and config.latent is not None:
+                queries = self._store_latent(
+                    qkv, layer.latent, config.latent, rows.cache_slots, index, turned, turns
+                )
+            else:
+                queries = ops.rotate_and_store(
+                    qkv,
+                    turned,
+                    rows.cache_slots,
+                    second_turns if layer.turns_by_second else turns,
+                    norms,
+                    epsilon,
+                    self._keys[index],
+                    self._values[index],
+                    shape,
+                    more,
+                )
+            mixed = self._attend(queries, rows, index, generating, layer, plan, planned)
+            if layer.latent is not None:
+                mixed = latent.values(mixed, layer.latent)
             mixed = mixed.reshape(len(mixed), -1)
             delta, more = self._product(rows, index, "output", mixed, layer.output, layer.output_bias)
             delta = self.communicator.all_reduce(delta)
@@ -226,6 +240,30 @@ class TorchModel:
             delta, more = self._mlp(normed, layer, rows, index)
             delta, delta_norm = self.communicator.all_reduce(delta), layer.down_norm
         return self._norm(x, delta, self._ends.norm, self._ends.norm_bias, more, delta_norm)
+
+    def _store_latent(
+        self,
+        made: Tensor,
+        layer: LatentLayer[Tensor],
+        sizes: Latent,
+        cache_slots: Tensor,
+        index: int,
+        turned: Tensor,
+        turns: tuple[Tensor, Tensor],
+    ) -> Tensor:
+        """Writes the keys of all rows to the cache, which values are part of; their queries."""
+        ops, epsilon = self.operations, self.config.norm_epsilon
+        queries, keys = latent.queries_and_keys(
+            made,
+            layer,
+            sizes,
+            turned,
+            turns,
+            lambda x, weight: ops.add_rms_norm(x, None, weight, epsilon),
+            ops.linear,
+        )
+        operations.store(self._keys[index], cache_slots, keys, self.shape.tokens_per_block)
+        return queries
 
     def _turns(self, rows: Rows) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Which row of which tables turns each row: of the model's, or of other tables where pairs of
@@ -275,13 +313,19 @@ class TorchModel:
     def _mlp(self, x: Tensor, layer: Layer[Tensor], rows: Rows, index: int) -> tuple[Tensor, Tensor | None]:
         config, ops = self.config, self.operations
         if layer.router is not None:
-            scores, more = self._product(rows, index, "router", x, layer.router)
+            scores, more = self._product(rows, index, "router", x, layer.router, layer.router_bias)
             scores = scores if more is None else scores + more
             chosen, activation = config.experts_per_token, config.activation
             normalized = config.normalized_experts
             adds = None if rows.adapted is None else rows.adapted.experts(index)
-            own = {} if adds is None else {"adds": adds}
-            mixed = ops.experts(x, scores, layer.gate_up, layer.down, chosen, activation, normalized, **own)
+            biases = (layer.gate_up_bias, layer.down_bias)
+            choice = None
+            if config.mixture is not None:
+                routing = config.mixture.routing
+                choice = operations.choose_in_groups(scores, layer.choice_bias, chosen, routing)
+            mixed = ops.experts(
+                x, scores, layer.gate_up, layer.down, chosen, activation, normalized, adds, *biases, choice
+            )
             for group in () if rows.adapted is None else rows.adapted.groups:
                 deltas = group.adapter.layers[index]
                 if "gate_up" in deltas or "down" in deltas:
@@ -294,7 +338,12 @@ class TorchModel:
                         activation,
                         normalized,
                         partial(adapt_expert, deltas),
+                        *biases,
+                        None if choice is None else tuple(part[group.rows] for part in choice),
                     )
+            if layer.shared_expert is not None:
+                inner = ops.activate(ops.linear(x, layer.shared_expert.gate_up), activation, True)
+                mixed += ops.linear(inner, layer.shared_expert.down)
             return mixed, None
         inner, more = self._product(rows, index, "gate_up", x, layer.gate_up, layer.gate_up_bias)
         active = ops.activate(inner, config.activation, config.gated_mlp, more)
@@ -324,12 +373,13 @@ class TorchModel:
         rows: Rows,
         index: int,
         generating: int,
-        window: int | None,
+        layer: Layer[Tensor],
         plan: Any,
         planned: Any,
     ) -> Tensor:
         """``plan`` is how generation rows are attended to, ``planned`` how prompts are."""
         keys, values = self._keys[index], self._values[index]
+        window, sinks = layer.window, layer.sink_scores
         generation = None
         if generating:
             generation = self.operations.generation_attention(
@@ -342,13 +392,14 @@ class TorchModel:
                 window,
                 self.shape,
                 plan,
+                sinks,
             )
         if rows.context is None:
             return generation
-        mixed = torch.empty_like(queries)
+        mixed = queries.new_empty((*queries.shape[:2], values.shape[-1]))
         if generation is not None:
             mixed[:generating] = generation
         self.operations.context_attention(
-            queries, keys, values, rows.block_tables, rows.context, window, self.shape, planned, mixed
+            queries, keys, values, rows.block_tables, rows.context, window, self.shape, planned, mixed, sinks
         )
         return mixed

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 
-from inflight.executors.reference.model.families.family import Activation
+from inflight.executors.reference.model.families.family import SWIGLU_ALPHA, SWIGLU_LIMIT, Activation
+from inflight.executors.reference.model.mixture import GroupedRouting
 
 from . import compressed
 
@@ -21,6 +22,8 @@ from . import compressed
 CONTEXT_TILE = 64
 
 Tensor = Any  # torch.Tensor; torch is optional, and not there where types are checked
+#: The experts of each row ``[T, chosen]``, and their shares in float32.
+Choice = tuple[Tensor, Tensor]
 #: Adds to what a part of an expert made of its rows: part, expert, what went in, what came out.
 Adapt = Callable[[str, int, Tensor, Tensor], None]
 
@@ -38,10 +41,14 @@ class Shape:
     sink_tokens: int = 0
     #: By head, float32, where biases are linear.
     slopes: Tensor | None = None
+    #: Whether heads have scores that count besides those of the keys.
+    has_sink_scores: bool = False
     #: What scores are multiplied with; None: the inverse root of a head's size.
     attention_scale: float | None = None
     #: What scores are capped at; None: they are not.
     softcap: float | None = None
+    #: Numbers of a value, which are the first of its key; None: values are stored apart, as large as keys.
+    value_dim: int | None = None
 
     @property
     def scale(self) -> float:
@@ -110,6 +117,17 @@ def no_bias(matrix: Tensor) -> Tensor:
     return matrix.new_zeros(len(matrix))
 
 
+def of_experts(matrices: Tensor) -> Tensor:
+    """Matrices ``[experts, in, out]`` as ``[experts, out, in]``; compressed ones are so already."""
+    return matrices.transpose(1, 2).contiguous() if _are_plain([matrices]) else matrices
+
+
+def heads_of(matrix: Tensor, like: Tensor, heads: int) -> Tensor:
+    """A matrix ``[heads x out, in]`` as ``[heads, out, in]``, uncompressed in the type of ``like``."""
+    plain = matrix if _are_plain([matrix]) else matrix.expanded(like.dtype)
+    return plain.view(heads, -1, plain.shape[1])
+
+
 def rows_of(matrix: Tensor, first: int, count: int) -> Tensor:
     """``count`` rows from ``first`` on; those that the matrix does not have are zero."""
     rows = matrix[first : first + count]
@@ -170,6 +188,10 @@ def activate(x: Tensor, activation: Activation, gated: bool, more: Tensor | None
     """The activation of ``x``, or that of its first half times its second where the MLP is ``gated``.
     ``more`` is added to ``x`` first."""
     wide = _with(x, more).float()
+    if activation == "clamped_swiglu":
+        gate = wide[..., ::2].clamp(max=SWIGLU_LIMIT)
+        up = wide[..., 1::2].clamp(-SWIGLU_LIMIT, SWIGLU_LIMIT)
+        return (gate * torch.sigmoid(gate * SWIGLU_ALPHA) * (up + 1)).to(x.dtype)
     active, factor = wide.chunk(2, dim=-1) if gated else (wide, None)
     if activation == "silu":
         active = functional.silu(active)
@@ -192,20 +214,24 @@ def experts(
     activation: Activation,
     normalized: bool = True,
     adapt: Adapt | None = None,
+    gate_up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+    choice: Choice | None = None,
 ) -> Tensor:
     """A mixture of gated MLPs: each row goes through its ``chosen`` best experts, by the softmax of their
-    ``scores [T, experts]``, or of all scores where not ``normalized``. Matrices are ``[experts, out, in]``;
-    ``adapt`` adds to what they give."""
-    best, shares = choose_experts(scores, chosen, normalized)
+    ``scores [T, experts]``, or of all scores where not ``normalized``. Matrices are ``[experts, out, in]``
+    and biases ``[experts, out]``; ``adapt`` adds to what they give. A ``choice`` that was made otherwise
+    takes the place of this one."""
+    best, shares = choose_experts(scores, chosen, normalized) if choice is None else choice
     mixed = torch.zeros_like(x)
     for expert in best.unique().tolist():
         rows, places = torch.nonzero(best == expert, as_tuple=True)
         own = x[rows]
-        inner = linear(own, gate_up[expert])
+        inner = linear(own, gate_up[expert], None if gate_up_bias is None else gate_up_bias[expert])
         if adapt is not None:
             adapt("gate_up", expert, own, inner)
         active = activate(inner, activation, True)
-        out = linear(active, down[expert])
+        out = linear(active, down[expert], None if down_bias is None else down_bias[expert])
         if adapt is not None:
             adapt("down", expert, active, out)
         mixed[rows] += out * shares[rows, places][:, None].to(x.dtype)
@@ -219,6 +245,25 @@ def choose_experts(scores: Tensor, chosen: int, normalized: bool = True) -> tupl
     if normalized:
         return best, highest.softmax(-1)
     return best, (highest - scores.float().logsumexp(-1, keepdim=True)).exp()
+
+
+def choose_in_groups(scores: Tensor, bias: Tensor | None, chosen: int, routing: GroupedRouting) -> Choice:
+    """The same within the best groups of experts, as DeepSeek's models choose. ``bias [experts]`` counts in
+    the choice only."""
+    wide = scores.float()
+    shares = wide.sigmoid() if routing.by_sigmoid else wide.softmax(-1)
+    worth = shares if bias is None else shares + bias
+    if routing.groups > 1:
+        grouped = worth.view(len(worth), routing.groups, -1)
+        counted = grouped.topk(routing.counted, dim=-1).values.sum(-1)
+        kept = torch.zeros_like(counted, dtype=torch.bool)
+        kept.scatter_(1, counted.topk(routing.chosen_groups, dim=-1).indices, True)
+        worth = grouped.masked_fill(~kept[..., None], float("-inf")).flatten(1)
+    best = worth.topk(chosen, dim=-1).indices
+    own = shares.gather(1, best)
+    if routing.normalized:
+        own = own / own.sum(-1, keepdim=True)
+    return best.int(), own * routing.factor
 
 
 def rotate_and_store(
@@ -251,6 +296,12 @@ def rotate_and_store(
     _store(keys, blocks, offsets, rotate(new_keys, cosines, sines))
     _store(values, blocks, offsets, new_values)
     return rotate(queries, cosines, sines)
+
+
+def store(cache: Tensor, cache_slots: Tensor, new: Tensor, tokens_per_block: int) -> None:
+    """Writes ``new [T, kv_heads, head_dim]`` to the cache."""
+    blocks = torch.div(cache_slots, tokens_per_block, rounding_mode="floor").long()
+    _store(cache, blocks, (cache_slots % tokens_per_block).long(), new)
 
 
 def _store(cache: Tensor, blocks: Tensor, offsets: Tensor, new: Tensor) -> None:
@@ -286,15 +337,17 @@ def generation_attention(
     window: int | None,
     shape: Shape,
     plan: Any,  # noqa: ARG001 -- the seam's
+    sink_scores: Tensor | None = None,
 ) -> Tensor:
     """One new token a sequence: ``queries [R, heads, head_dim]`` over the cache, by
-    ``block_tables [slots, ...]``, as `plan_generation` planned it.
+    ``block_tables [slots, ...]``, as `plan_generation` planned it. ``sink_scores [heads]``, in float32, count
+    besides those of the keys.
 
     Reads whole tables, however long the sequences are: right, and slow for long ones.
     """
     tables = block_tables[slots.long()].long()
     mixed = [
-        _attend(queries[row : row + 1], keys, values, tables[row], int(position), window, shape)
+        _attend(queries[row : row + 1], keys, values, tables[row], int(position), window, shape, sink_scores)
         for row, position in enumerate(positions.tolist())
     ]
     return torch.cat(mixed) if mixed else queries
@@ -316,17 +369,25 @@ def context_attention(
     shape: Shape,
     plan: Any,  # noqa: ARG001 -- the seam's
     out: Tensor,
+    sink_scores: Tensor | None = None,
 ) -> None:
     """Chunks of prompts, causal over all that is cached of them: from ``queries [T, heads, head_dim]`` to
     the same rows of ``out``, as `plan_context` planned it."""
     for row, count, slot, position in context.chunks:
         rows = slice(row, row + count)
         table = block_tables[slot].long()
-        out[rows] = _attend(queries[rows], keys, values, table, position, window, shape)
+        out[rows] = _attend(queries[rows], keys, values, table, position, window, shape, sink_scores)
 
 
 def _attend(
-    queries: Tensor, keys: Tensor, values: Tensor, table: Tensor, first: int, window: int | None, shape: Shape
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    table: Tensor,
+    first: int,
+    window: int | None,
+    shape: Shape,
+    sink_scores: Tensor | None,
 ) -> Tensor:
     """Consecutive rows of one sequence from position ``first`` on. Blocks that none of them sees are not
     read: they may be another sequence's by now."""
@@ -342,7 +403,7 @@ def _attend(
 
     def gathered(cache: Tensor) -> Tensor:
         read = cache[blocks] if cache.dtype == queries.dtype else _widened(cache, blocks, queries.dtype)
-        flat = read.transpose(0, 1).reshape(shape.kv_heads, -1, shape.head_dim)[:, :keys_read]
+        flat = read.transpose(0, 1).reshape(shape.kv_heads, -1, read.shape[-1])[:, :keys_read]
         return flat.repeat_interleave(shape.heads // shape.kv_heads, dim=0)
 
     own = torch.arange(first, length, device=queries.device)[:, None]
@@ -354,14 +415,21 @@ def _attend(
     if shape.slopes is not None:
         biases = shape.slopes[:, None, None] * (other - own).float()
         mask = biases.masked_fill(~seen, float("-inf")).to(queries.dtype)
+    own_keys, own_values = gathered(keys), gathered(values)
+    if sink_scores is not None:
+        # As a key and a value of zeros, whose score is what is added to it.
+        own_keys, own_values = (functional.pad(one, (0, 0, 0, 1)) for one in (own_keys, own_values))
+        biases = torch.zeros(seen.shape, device=queries.device).masked_fill(~seen, float("-inf"))
+        sinks = sink_scores[:, None, None].expand(-1, count, 1)
+        mask = torch.cat((biases.expand(shape.heads, -1, -1), sinks), -1).to(queries.dtype)
     queries = queries.transpose(0, 1)
     if shape.softcap is not None:
-        scores = capped(queries.float() @ gathered(keys).float().mT * shape.scale, shape.softcap)
+        scores = capped(queries.float() @ own_keys.float().mT * shape.scale, shape.softcap)
         scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
-        mixed = (scores.softmax(-1) @ gathered(values).float()).to(queries.dtype)
+        mixed = (scores.softmax(-1) @ own_values.float()).to(queries.dtype)
     else:
         mixed = functional.scaled_dot_product_attention(
-            queries, gathered(keys), gathered(values), attn_mask=mask, scale=shape.scale
+            queries, own_keys, own_values, attn_mask=mask, scale=shape.scale
         )
     return mixed.transpose(0, 1)
 

@@ -18,13 +18,14 @@ import triton.language as tl
 
 from inflight.executors.reference.errors import UnsupportedModelError
 
-from .compressed import Fp8Matrix, Int4Matrix, has_fp8
+from .compressed import Fp4Matrix, Fp8Matrix, Int4Matrix, has_fp8
 from .cuts import Plan, expert_plan, plan
 from .operations import Tensor
 
 _PLAIN = tl.constexpr(0)
 _FP8 = tl.constexpr(1)
 _INT4 = tl.constexpr(2)
+_FP4 = tl.constexpr(3)
 
 #: Inputs that tensor cores multiply at once, at least.
 LEAST_INPUTS = 16
@@ -33,7 +34,7 @@ LEAST_INPUTS = 16
 BAND = 16
 
 #: By what is stored: `CUTS`' name of it.
-_STORED = ("plain", "fp8", "int4")
+_STORED = ("plain", "fp8", "int4", "int4")
 
 
 @triton.jit
@@ -103,19 +104,26 @@ def _product(
     begin = split * share
     for chunk in range(begin, tl.minimum(begin + share, chunks)):
         group = chunk * CHUNK // GROUP
-        if KIND == _INT4:
+        if KIND >= _INT4:
             base = ((expert * (WIDTH // TILE) + outputs // TILE) * chunks + chunk) * TILE + outputs % TILE
             places_in = tl.arange(0, half)
             bytes_of = tl.load(
                 weight + base[:, None] * half + places_in[None, :], mask=inside[:, None], other=0
             )
-            zero = tl.load(zeros + (expert * groups + group) * WIDTH + outputs, mask=inside, other=0)
             scale = tl.load(scales + (expert * groups + group) * WIDTH + outputs, mask=inside, other=0.0)
-            if PACKED:
-                low, high = _unpacked(bytes_of, zero)
+            if KIND == _FP4:
+                if PACKED:
+                    low, high = _unpacked_fp4(bytes_of)
+                else:
+                    low = _widened_fp4(bytes_of & 15).to(x.dtype.element_ty)
+                    high = _widened_fp4(bytes_of >> 4).to(x.dtype.element_ty)
             else:
-                low = _widened(bytes_of & 15, zero, x.dtype.element_ty)
-                high = _widened(bytes_of >> 4, zero, x.dtype.element_ty)
+                zero = tl.load(zeros + (expert * groups + group) * WIDTH + outputs, mask=inside, other=0)
+                if PACKED:
+                    low, high = _unpacked(bytes_of, zero)
+                else:
+                    low = _widened(bytes_of & 15, zero, x.dtype.element_ty)
+                    high = _widened(bytes_of >> 4, zero, x.dtype.element_ty)
             reach = source[None, :] * INPUTS + (chunk * CHUNK + places_in)[:, None]
             x_low = tl.load(x + reach, mask=present[None, :], other=0.0)
             x_high = tl.load(x + reach + half, mask=present[None, :], other=0.0)
@@ -146,7 +154,7 @@ def _product(
         place = expert * scale_rows + outputs // SCALE_ROWS
         sums *= tl.load(scales + place, mask=inside, other=0.0)[:, None]
     if BIAS:
-        sums += tl.load(bias + outputs, mask=inside, other=0.0).to(tl.float32)[:, None]
+        sums += tl.load(bias + expert * WIDTH + outputs, mask=inside, other=0.0).to(tl.float32)[:, None]
     target = places.to(tl.int64)
     if SCATTER:
         target = noted.to(tl.int64)
@@ -195,6 +203,57 @@ def _unpacked(bytes_of, zero):
         is_pure=True,
         pack=4,
     )
+
+
+@triton.jit
+def _unpacked_fp4(bytes_of):
+    """Low and high nibbles as FP4 E2M1, in bfloat16, exact: their bits in place, times the ratio of what the
+    exponents count from."""
+    return tl.inline_asm_elementwise(
+        """
+        {
+        .reg .b32 a, b, c, d, s, ratio, zero;
+        mov.b32 ratio, 0x7e807e80;
+        mov.b32 zero, 0x80008000;
+        prmt.b32 a, $4, 0, 0x4140;
+        prmt.b32 b, $4, 0, 0x4342;
+        shl.b32 s, a, 8;
+        and.b32 s, s, 0x80008000;
+        shl.b32 c, a, 2;
+        lop3.b32 c, c, 0x01c001c0, s, 0xea;
+        shl.b32 s, b, 8;
+        and.b32 s, s, 0x80008000;
+        shl.b32 d, b, 2;
+        lop3.b32 d, d, 0x01c001c0, s, 0xea;
+        shl.b32 s, a, 12;
+        and.b32 s, s, 0x80008000;
+        shl.b32 a, a, 6;
+        lop3.b32 a, a, 0x01c001c0, s, 0xea;
+        shl.b32 s, b, 12;
+        and.b32 s, s, 0x80008000;
+        shl.b32 b, b, 6;
+        lop3.b32 b, b, 0x01c001c0, s, 0xea;
+        fma.rn.bf16x2 $0, a, ratio, zero;
+        fma.rn.bf16x2 $1, b, ratio, zero;
+        fma.rn.bf16x2 $2, c, ratio, zero;
+        fma.rn.bf16x2 $3, d, ratio, zero;
+        }
+        """,
+        "=r,=r,=r,=r,r",
+        [bytes_of],
+        dtype=(tl.bfloat16, tl.bfloat16),
+        is_pure=True,
+        pack=4,
+    )
+
+
+@triton.jit
+def _widened_fp4(nibbles):
+    """Nibbles as FP4 E2M1, in float32, exact."""
+    digits = (nibbles & 7).to(tl.int32)
+    # Twice the number: 0 to 4, then every second, then every fourth one.
+    doubled = tl.where(digits < 4, digits, tl.where(digits < 6, 2 * digits - 4, 4 * digits - 16))
+    return tl.where((nibbles & 8) > 0, -doubled, doubled).to(tl.float32) * 0.5
 
 
 @triton.jit
@@ -287,7 +346,8 @@ def product(
     """``x [T, in]`` times a plain or compressed ``weight [out, in]`` transposed.
 
     With ``tiles`` the matrix is ``[experts, out, in]``, and the outputs are those of the sorted places; rows
-    are read by ``tiles.order``, or with ``scatter`` at their place and written by it.
+    are read by ``tiles.order``, or with ``scatter`` at their place and written by it; so is ``bias``
+    ``[experts, out]``, and none of `expert_plan` splits the inputs.
     """
     kind, chunk, group, scale_rows, tile = 0, 64 if x.dtype != torch.float32 else 32, 1 << 30, 1, 1
     stored, scales, zeros = weight, x, x
@@ -304,7 +364,10 @@ def product(
     elif isinstance(weight, Int4Matrix):
         stored, scales, zeros, group = weight.weight, weight.scales, weight.zeros, weight.group
         kind, tile, chunk = 2, stored.shape[-2], 2 * stored.shape[-1]
-    if chunk < (2 * LEAST_INPUTS if kind == 2 else LEAST_INPUTS):
+    elif isinstance(weight, Fp4Matrix):
+        stored, scales, group = weight.weight, weight.scales, weight.group
+        kind, tile, chunk = 3, stored.shape[-2], 2 * stored.shape[-1]
+    if chunk < (2 * LEAST_INPUTS if kind >= 2 else LEAST_INPUTS):
         raise UnsupportedModelError(
             f"groups of `{chunk}` inputs in the experts of a quantized checkpoint are too few for the GPU",
             "use a checkpoint with groups of 32 or more, or device `cpu`",

@@ -21,7 +21,7 @@ import torch
 
 from inflight.executors.reference.core.prompt_tuning import Embedded
 from inflight.executors.reference.core.scheduler import Limits
-from inflight.executors.reference.model.lora import Adapter, widths
+from inflight.executors.reference.model.lora import Adapter, has_expert_slots, widths
 
 from . import operations
 from .adapters import Adapted, DeviceAdapters, Spans
@@ -249,7 +249,7 @@ class DeviceSteps:
             rows,
             widths(config),
             self.upload,
-            config.num_experts,
+            config.num_experts if has_expert_slots(config) else 0,
         )
 
     def _adapted(self, spans: Spans, rows: int) -> Adapted | None:

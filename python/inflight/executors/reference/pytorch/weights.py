@@ -7,6 +7,7 @@ memory. Knows nothing of layers, nor of what quantized matrices compute.
 from __future__ import annotations
 
 import logging
+import math
 import time
 
 import torch
@@ -15,7 +16,7 @@ from inflight.executors.reference.model.config import ModelConfig
 from inflight.executors.reference.model.split import Parts
 from inflight.executors.reference.model.tensors import required_tensors
 from inflight.executors.reference.model.weights import CheckpointWeights
-from inflight.model.quantization import Quantization
+from inflight.model.quantization import MXFP4_GROUP, Quantization
 
 from . import compressed
 from .operations import Tensor
@@ -28,6 +29,7 @@ _TYPES = {
     "F16": torch.float16,
     "BF16": torch.bfloat16,
     "F64": torch.float64,
+    "U8": torch.uint8,
     "F8_E4M3": torch.float8_e4m3fn,
     "I32": torch.int32,
     "I64": torch.int64,
@@ -112,7 +114,10 @@ class RandomWeights:
             kept = shape if part is None else part.shape(shape)
             return torch.full(kept, value, dtype=self._dtype, device=self._device)
         is_router = bool(self._router) and f".{self._router}." in name
-        if self._scheme is not None and name.startswith(self._layers) and not is_router:
+        if self._scheme is not None and self._scheme.layout == "mxfp4":
+            if len(shape) == 3:
+                return self._quantized_experts(*shape)
+        elif self._scheme is not None and name.startswith(self._layers) and not is_router:
             return self._quantized(shape, self._scheme)
         drawn = torch.empty(shape, dtype=self._dtype, device=self._device)
         drawn.normal_(0.0, self._scale, generator=self._generator)
@@ -120,10 +125,23 @@ class RandomWeights:
             return drawn
         pieces = [drawn.narrow(part.axis, start, stop - start) for start, stop in part.ranges]
         filled = drawn.new_zeros(part.shape(shape))
+        if not pieces:
+            return filled
         filled.narrow(part.axis, 0, sum(piece.shape[part.axis] for piece in pieces)).copy_(
             torch.cat(pieces, part.axis)
         )
         return filled
+
+    def _quantized_experts(self, experts: int, inputs: int, outputs: int) -> Tensor:
+        """All experts' matrices in MXFP4; the numbers of all nibbles have a root mean square of 2.93."""
+        tiles = compressed.tiled(torch.zeros(outputs, inputs, dtype=torch.uint8), MXFP4_GROUP).shape
+        weight = torch.randint(
+            0, 256, (experts, *tiles), dtype=torch.uint8, device=self._device, generator=self._generator
+        )
+        places = (experts, inputs // MXFP4_GROUP, outputs)
+        scale = 2.0 ** round(math.log2(self._scale / 2.93))
+        scales = torch.full(places, scale, dtype=torch.bfloat16, device=self._device)
+        return compressed.Fp4Matrix(weight, scales, MXFP4_GROUP)
 
     def _quantized(self, shape: tuple[int, ...], scheme: Quantization) -> Tensor:
         """A matrix of the scheme, about as large as the others."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from . import baichuan, gemma, gpt2, llama, mistral, mixtral, phi3, qwen, qwen_vl, whisper
+from . import baichuan, deepseek, gemma, gpt2, gpt_oss, llama, mistral, mixtral, phi3, qwen, qwen_vl, whisper
 from .family import Family
 
 _LISTED = (
@@ -26,6 +26,9 @@ _LISTED = (
     gemma.GEMMA3,
     gemma.GEMMA3_SEEING,
     baichuan.BAICHUAN,
+    gpt_oss.GPT_OSS,
+    deepseek.DEEPSEEK_V2,
+    deepseek.DEEPSEEK_V3,
     whisper.WHISPER,
 )
 

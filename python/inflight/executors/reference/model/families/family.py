@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from inflight.executors.reference.model.hearing import HearingConfig
+from inflight.executors.reference.model.mixture import Mixture
 from inflight.executors.reference.model.vision import VisionConfig
 from inflight.model.config import ModelFacts
 
@@ -18,7 +19,12 @@ from .windows import Windows, no_windows
 
 Norm = Literal["rms", "layer"]
 Positions = Literal["rotary", "learned", "alibi"]
-Activation = Literal["silu", "gelu_tanh", "gelu"]
+#: gpt-oss's bound of an MLP's inner numbers, and the factor within its sigmoid.
+SWIGLU_LIMIT, SWIGLU_ALPHA = 7.0, 1.702
+
+#: `clamped_swiglu` is gpt-oss's: gate and up take turns among the outputs, both are bounded, and 1 is
+#: added to up.
+Activation = Literal["silu", "gelu_tanh", "gelu", "clamped_swiglu"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,17 @@ class Names:
     #: Of a mixture of experts; the ``{}`` is the expert's number.
     router: str = ""
     expert: str = ""
+    #: Of what all tokens share next to the experts; of a layer without experts, the beginning of the names
+    #: of its MLP.
+    shared_expert: str = ""
+    dense: str = ""
+    #: What counts in the choice of experts besides their scores.
+    choice_bias: str = ""
+    #: Whether one tensor has all experts' matrices ``[experts, in, out]``, and one their biases: named
+    #: without ``.weight``, and with ``_bias`` in place of ``.bias``.
+    stacked_experts: bool = False
+    #: Where heads have a score that counts in the softmax and has no value.
+    sink_scores: str = ""
     #: Of modules with a bias, those that have none all the same.
     unbiased: tuple[str, ...] = ()
     #: Whether the layers' matrices are stored as ``[in, out]``.
@@ -84,6 +101,8 @@ class Family:
     qkv_bias: bool | None = False
     output_bias: bool | None = False
     mlp_bias: bool | None = False
+    #: Of a mixture's router.
+    router_bias: bool = False
     #: RMS norm of each query and key head before the rotary embedding.
     qk_norm: bool = False
     windows: Windows = no_windows
@@ -112,3 +131,5 @@ class Family:
     hearing: Callable[[ModelFacts, Mapping[str, Any]], HearingConfig] | None = None
     #: Where layers with a window have another rotary embedding than others: how the config states both.
     ropes: Ropes | None = None
+    #: Of a mixture that has more than experts: by the config's values, and how many experts there are.
+    mixture: Callable[[Mapping[str, Any], int], Mixture] | None = None

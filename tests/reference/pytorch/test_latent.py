@@ -1,0 +1,140 @@
+"""The kernels of latent attention compute what the plain operations do, and a choice in groups is NumPy's.
+
+On a GPU in the types that models have; with TRITON_INTERPRET=1 on a CPU, in float32 and small.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'inflight-llm[torch]'")
+
+from inflight.executors.reference.model.mixture import GroupedRouting  # noqa: E402
+from inflight.executors.reference.numpy import experts  # noqa: E402
+from inflight.executors.reference.pytorch import operations  # noqa: E402
+from inflight.executors.reference.pytorch.operations import CONTEXT_TILE, Context, Shape  # noqa: E402
+
+HAS_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if HAS_GPU else "cpu"
+KERNELS = pytest.mark.skipif(
+    not HAS_GPU and "TRITON_INTERPRET" not in os.environ,
+    reason="there is no NVIDIA GPU; TRITON_INTERPRET=1 runs it",
+)
+TYPES = ["float32", "bfloat16"] if HAS_GPU else ["float32"]
+TOLERANCES = {"float32": 3e-6, "bfloat16": 8e-3}
+SIZE = 4
+#: Heads, numbers of a vector, numbers that are turned: as published models, and none a power of two.
+SHAPES = [(4, 16, 8), (20, 24, 12)] + ([(16, 512, 64), (128, 512, 64)] if HAS_GPU else [])
+Tensor = Any
+
+
+def cache(lengths: list[int], sizes: tuple[int, int, int], dtype: str) -> tuple[Shape, Tensor, Tensor]:
+    """A shape, keys and block tables: blocks are in any order, and one row is nobody's."""
+    heads, rank, turned = sizes
+    blocks = [-(-length // SIZE) for length in lengths]
+    width = max(blocks) + 1
+    keys = torch.randn((sum(blocks) + 1, 1, SIZE, rank + turned), device=DEVICE).to(getattr(torch, dtype))
+    order = torch.randperm(sum(blocks), device=DEVICE, dtype=torch.int32)
+    tables = torch.full((len(lengths) + 1, width), sum(blocks), dtype=torch.int32, device=DEVICE)
+    for row, own in enumerate(order.split(blocks)):
+        tables[row + 1, : len(own)] = own
+    scale = (rank + turned) ** -0.5
+    shape = Shape(heads, 1, rank + turned, SIZE, width * SIZE, attention_scale=0.8 * scale, value_dim=rank)
+    return shape, keys, tables
+
+
+def error(found: Tensor, expected: Tensor) -> float:
+    return float((found.float() - expected).norm() / expected.norm())
+
+
+@KERNELS
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("sizes", SHAPES)
+@pytest.mark.parametrize("lengths", [[1], [300], [1, 64, 65, 128, 129, 200], [5] * 40])
+def test_new_tokens(lengths: list[int], sizes: tuple[int, int, int], dtype: str) -> None:
+    from inflight.executors.reference.pytorch import kernels
+
+    torch.manual_seed(3)
+    shape, keys, tables = cache(lengths, sizes, dtype)
+    queries = torch.randn((len(lengths), sizes[0], sum(sizes[1:])), device=DEVICE).to(keys.dtype)
+    positions = torch.tensor(lengths, dtype=torch.int32, device=DEVICE) - 1
+    slots = torch.arange(1, len(lengths) + 1, dtype=torch.int32, device=DEVICE)
+    wide = keys.float()
+    expected = operations.generation_attention(
+        queries.float(), wide, wide[..., : sizes[1]], tables, slots, positions, None, shape, None
+    )
+    plan = kernels.plan_generation(positions, shape)
+    found = kernels.generation_attention(
+        queries, keys, keys[..., : sizes[1]], tables, slots, positions, None, shape, plan
+    )
+    assert found.dtype == queries.dtype
+    assert found.shape == expected.shape
+    assert error(found, expected) < TOLERANCES[dtype]
+
+
+@KERNELS
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("sizes", SHAPES)
+@pytest.mark.parametrize("chunks", [[(0, 5)], [(0, 150), (7, 1), (63, 70)], [(90, 65), (64, 64)]])
+def test_prompts_from_any_position_on(
+    chunks: list[tuple[int, int]], sizes: tuple[int, int, int], dtype: str
+) -> None:
+    from inflight.executors.reference.pytorch import kernels
+
+    torch.manual_seed(4)
+    shape, keys, tables = cache([first + count for first, count in chunks], sizes, dtype)
+    rows = sum(count for _, count in chunks)
+    queries = torch.randn((rows, sizes[0], sum(sizes[1:])), device=DEVICE).to(keys.dtype)
+    places, start = [], 0
+    for slot, (first, count) in enumerate(chunks, 1):
+        places.append((start, count, slot, first))
+        start += count
+    tiles = [
+        (row + offset, slot, first + offset, min(CONTEXT_TILE, count - offset))
+        for row, count, slot, first in places
+        for offset in range(0, count, CONTEXT_TILE)
+    ]
+    # As an iteration from a graph has it, which has room for more.
+    tiles += [(0, 0, 0, 0)] * 3
+    given = torch.tensor(tiles, dtype=torch.int32, device=DEVICE).T.contiguous()
+    packed = Context(given[0], given[1], given[2], given[3], tuple(places))
+    wide = keys.float()
+    expected = torch.empty((rows, *sizes[:2]), device=DEVICE)
+    values = wide[..., : sizes[1]]
+    operations.context_attention(queries.float(), wide, values, tables, packed, None, shape, None, expected)
+    plan = kernels.plan_context(packed, shape, queries.element_size())
+    found = torch.full_like(expected, float("nan"), dtype=queries.dtype)
+    kernels.context_attention(queries, keys, keys[..., : sizes[1]], tables, packed, None, shape, plan, found)
+    assert error(found, expected) < TOLERANCES[dtype]
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(
+    "routing",
+    [
+        GroupedRouting(),
+        GroupedRouting(groups=4, chosen_groups=2, factor=1.5),
+        GroupedRouting(groups=4, chosen_groups=2, counted=2, by_sigmoid=True, normalized=True, factor=2.5),
+    ],
+)
+def test_a_choice_in_groups(routing: GroupedRouting, has_bias: bool) -> None:
+    draw = np.random.default_rng(7)
+    scores = draw.normal(size=(50, 16)).astype(np.float32)
+    bias = draw.normal(size=16).astype(np.float32) if has_bias else None
+    best, shares = experts.choose_in_groups(scores.copy(), bias, 3, routing)
+    found, own = operations.choose_in_groups(
+        torch.from_numpy(scores).to(DEVICE),
+        None if bias is None else torch.from_numpy(bias).to(DEVICE),
+        3,
+        routing,
+    )
+    assert found.tolist() == best.tolist()
+    np.testing.assert_allclose(own.cpu().numpy(), shares, rtol=1e-5)
+    if routing.groups > 1:
+        assert all(len({one // 4 for one in row}) <= 2 for row in best.tolist())
+    if routing.normalized:
+        np.testing.assert_allclose(shares.sum(axis=1), 2.5, rtol=1e-5)
