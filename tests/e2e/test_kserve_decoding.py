@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import tritonclient.grpc as triton
 from tritonclient.utils import InferenceServerException
 
+from support.http import get
 from support.servers import Server
 from support.triton import MODEL, TritonStream, inputs, tensor, tokens
 
@@ -186,6 +188,19 @@ def test_drafts_are_accepted_by_their_logits(client: triton.InferenceServerClien
     assert result.as_numpy("acceptance_rate").item() == 1.0
     assert result.as_numpy("total_accepted_draft_tokens").item() == len(guesses)
     assert ids(ask(client, drafts[0], runtime_top_k=1)) == [greedy]
+
+
+def test_guesses_are_counted_for_prometheus(client: triton.InferenceServerClient, server: Server) -> None:
+    def counted() -> tuple[int, int]:
+        page = get(server.metrics, "/metrics").body.decode()
+        found = dict(re.findall(r"^inflight_worker_(\w*draft_tokens)_total\{.*\} (\d+)$", page, re.MULTILINE))
+        return int(found.get("draft_tokens", 0)), int(found.get("accepted_draft_tokens", 0))
+
+    [greedy] = ids(ask(client, runtime_top_k=1, tokens=12))
+    guessed, accepted = counted()
+    guesses = tensor("draft_input_ids", [[*greedy[:3], (greedy[3] + 1) % 90]], "INT32")
+    assert ids(ask(client, guesses, runtime_top_k=1, tokens=12)) == [greedy]
+    assert counted() == (guessed + 4, accepted + 3)
 
 
 @pytest.mark.parametrize(

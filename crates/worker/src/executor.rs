@@ -16,7 +16,8 @@ mod iteration;
 pub use crate::cache::{CacheBlocks, CacheReports, Level, Origin, Parent};
 pub use inflight_blocks::Seed;
 pub use iteration::{
-    DisServingStats, InflightBatchingStats, IterationStats, KvCacheStats, StaticBatchingStats,
+    DisServingStats, InflightBatchingStats, IterationStats, KvCacheStats, SpecDecodingStats,
+    StaticBatchingStats,
 };
 
 /// The number that the worker gives each request of its executor. The client's own number, the

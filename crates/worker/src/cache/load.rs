@@ -19,6 +19,9 @@ pub(crate) struct IterationTotals {
     /// Prompt tokens that were computed.
     pub(crate) prefill_tokens: u64,
     pub(crate) prefill_seconds: f64,
+    /// Tokens that were guessed, and those that the model would have chosen as well.
+    pub(crate) draft_tokens: u64,
+    pub(crate) accepted_tokens: u64,
     /// What an iteration that only generated takes.
     generating_s: f64,
     /// The number of the last iteration; an executor may report its figures again.
@@ -38,6 +41,10 @@ impl IterationTotals {
                 (None, Some(fixed)) => (fixed.num_ctx_tokens, fixed.num_gen_tokens > 0),
                 (None, None) => (0, false),
             };
+        if let Some(drafts) = &stats.spec_decoding_stats {
+            self.draft_tokens += drafts.num_draft_tokens;
+            self.accepted_tokens += drafts.num_accepted_tokens;
+        }
         self.iterations += 1;
         self.seconds += seconds;
         if tokens > 0 {

@@ -29,6 +29,8 @@ pub struct IterationStats {
     pub static_batching_stats: Option<StaticBatchingStats>,
     /// Of an executor that takes prompts from other workers.
     pub dis_serving_stats: Option<DisServingStats>,
+    /// Of an executor that reports guesses.
+    pub spec_decoding_stats: Option<SpecDecodingStats>,
 }
 
 impl IterationStats {
@@ -96,6 +98,14 @@ pub struct StaticBatchingStats {
     pub num_ctx_tokens: u64,
     pub num_gen_tokens: u64,
     pub empty_gen_slots: u64,
+}
+
+/// Tokens that an iteration guessed, and those that the model would have chosen as well.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SpecDecodingStats {
+    pub num_draft_tokens: u64,
+    pub num_accepted_tokens: u64,
 }
 
 /// KV cache blocks that came from other workers, since the start; TensorRT-LLM has the time of each request.

@@ -57,6 +57,7 @@ pub(super) fn write(page: &mut Page, model: &str, counters: &Counters, active: u
     ] {
         page.single((name, "counter", help), &own, value as f64);
     }
+    drafts(page, &own, counters);
     let iteration = counters.iteration.as_ref();
     if let Some(stats) = iteration.and_then(|stats| stats.dis_serving_stats.as_ref()) {
         let name = "inflight_worker_kv_transfer_fallbacks_total";
@@ -89,5 +90,28 @@ pub(super) fn write(page: &mut Page, model: &str, counters: &Counters, active: u
         ),
     ] {
         page.histogram((name, help), &own, histogram);
+    }
+}
+
+/// Of an executor that reports guesses.
+fn drafts(page: &mut Page, own: &[(&str, &str); 1], counters: &Counters) {
+    let iteration = counters.iteration.as_ref();
+    if iteration.is_none_or(|stats| stats.spec_decoding_stats.is_none()) {
+        return;
+    }
+    let totals = &counters.totals;
+    for (name, help, value) in [
+        (
+            "inflight_worker_draft_tokens_total",
+            "Tokens that were guessed, by a draft model, from the prompt or by clients",
+            totals.draft_tokens,
+        ),
+        (
+            "inflight_worker_accepted_draft_tokens_total",
+            "Tokens that were guessed and that the model chose as well",
+            totals.accepted_tokens,
+        ),
+    ] {
+        page.single((name, "counter", help), own, value as f64);
     }
 }

@@ -1,5 +1,7 @@
 use super::*;
-use crate::executor::{DisServingStats, InflightBatchingStats, KvCacheStats, StaticBatchingStats};
+use crate::executor::{
+    DisServingStats, InflightBatchingStats, KvCacheStats, SpecDecodingStats, StaticBatchingStats,
+};
 use crate::model::CORE_MODEL;
 
 impl Default for Metrics {
@@ -200,6 +202,37 @@ fn transfers_are_counted_where_the_executor_has_some() {
             .any(|line| line.starts_with(fallbacks) && line.ends_with("reason=\"gone\"} 2")),
         "{page}"
     );
+}
+
+#[test]
+fn guesses_are_added_up_over_iterations() {
+    let metrics = Metrics::default();
+    metrics.iterations(vec![IterationStats::default()]);
+    assert!(!metrics.page(0, 0).into_text().contains("draft_tokens"));
+    let iteration = |iter, num_draft_tokens, num_accepted_tokens| IterationStats {
+        iter,
+        spec_decoding_stats: Some(SpecDecodingStats {
+            num_draft_tokens,
+            num_accepted_tokens,
+        }),
+        ..IterationStats::default()
+    };
+    metrics.iterations(vec![iteration(1, 0, 0)]);
+    metrics.iterations(vec![iteration(2, 8, 5), IterationStats::default()]);
+    // The last one is reported again.
+    metrics.iterations(vec![iteration(3, 4, 0), iteration(3, 4, 0)]);
+    let page = metrics.page(0, 0).into_text();
+    for (family, value) in [
+        ("inflight_worker_draft_tokens_total", "12"),
+        ("inflight_worker_accepted_draft_tokens_total", "5"),
+    ] {
+        let ends = format!("}} {value}");
+        assert!(
+            page.lines()
+                .any(|line| line.starts_with(family) && line.ends_with(&ends)),
+            "{page}"
+        );
+    }
 }
 
 #[test]
