@@ -501,22 +501,18 @@ def test_an_empty_beginning_is_none(guides: Any, undisturbed: dict[str, Undistur
     }
 
 
+FAMILIES = ["llama", "qwen3", "gpt2", "mixtral", "gemma", "gemma2", "gemma3", "baichuan2_alibi", "gpt_oss"]
+WINDOW = {"max_attention_window_size": [16], "sink_token_length": 3}
+
+
 @pytest.mark.parametrize(
-    "name",
+    ("name", "attention"),
     [
-        "llama",
-        "qwen3",
-        "gpt2",
-        "mixtral",
-        "gemma",
-        "gemma2",
-        "gemma3",
-        "baichuan2_alibi",
-        "gpt_oss",
-        "deepseek_v3",
+        *((name, attention) for attention in (None, WINDOW) for name in FAMILIES),
+        # Latent attention has no windows.
+        ("deepseek_v3", None),
     ],
 )
-@pytest.mark.parametrize("attention", [None, {"max_attention_window_size": [16], "sink_token_length": 3}])
 def test_every_family_goes_on(name: str, attention: dict[str, Any] | None) -> None:
     config = load_config(FIXTURES / name)
     draw = np.random.default_rng(5)
