@@ -249,25 +249,32 @@ def write_checkpoint(directory: Path, config: dict[str, Any], tensors: dict[str,
 
 def make(name: str, scheme: str, folder: Path) -> tuple[Path, Path]:
     """A fixture quantized by a scheme, and its twin."""
-    quantize, stated = (SCHEMES | OF_EXPERTS)[scheme]
-    config = json.loads((FIXTURES / name / "config.json").read_text())
+    return quantized(FIXTURES / name, (SCHEMES | OF_EXPERTS)[scheme], folder, scheme in OF_EXPERTS)
+
+
+def quantized(
+    source: Path, scheme: tuple[Any, dict[str, Any]], folder: Path, of_experts: bool = False
+) -> tuple[Path, Path]:
+    """A checkpoint in bfloat16 quantized by one of `SCHEMES` or `OF_EXPERTS`, and its twin."""
+    quantize, stated = scheme
+    config = json.loads((source / "config.json").read_text())
     stored: dict[str, Array] = {}
     plain: dict[str, Array] = {}
-    with safe_open(FIXTURES / name / "model.safetensors", framework="np") as file:
+    with safe_open(source / "model.safetensors", framework="np") as file:
         names = list(file.keys())
-    for tensor, values in read_floats(FIXTURES / name / "model.safetensors", names).items():
+    for tensor, values in read_floats(source / "model.safetensors", names).items():
         module = tensor.removesuffix(".weight")
-        if scheme in OF_EXPERTS and values.ndim == 3:
+        if of_experts and values.ndim == 3:
             done = quantize(values)
             stored |= {f"{tensor}_{end}": array for end, array in done.tensors.items()}
             plain[tensor] = done.means
-        elif scheme in SCHEMES and module.endswith(LINEAR) and tensor.endswith(".weight"):
+        elif not of_experts and module.endswith(LINEAR) and tensor.endswith(".weight"):
             done = quantize(values)
             stored |= {f"{module}.{end}": array for end, array in done.tensors.items()}
             plain[tensor] = done.means
         else:
             stored[tensor] = plain[tensor] = values
-    if scheme == "modelopt":
+    if "producer" in stated:
         write_checkpoint(folder / "quantized", config, stored)
         (folder / "quantized" / "hf_quant_config.json").write_text(json.dumps(stated))
     else:
