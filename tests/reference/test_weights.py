@@ -142,6 +142,19 @@ SIZES = {
 }
 
 
+DEEPSEEK = {
+    "kv_lora_rank": 6,
+    "qk_nope_head_dim": 3,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 2,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 7,
+}
+
+
 @pytest.mark.parametrize(
     ("architecture", "more"),
     [
@@ -158,6 +171,9 @@ SIZES = {
         ("Gemma3ForCausalLM", {}),
         ("Gemma3ForConditionalGeneration", {"tie_word_embeddings": False}),
         ("BaichuanForCausalLM", {"num_key_value_heads": 3, "head_dim": 4}),
+        ("GptOssForCausalLM", {"num_local_experts": 3, "num_experts_per_tok": 2, "sliding_window": 8}),
+        ("DeepseekV2ForCausalLM", DEEPSEEK | {"q_lora_rank": None}),
+        ("DeepseekV3ForCausalLM", DEEPSEEK | {"q_lora_rank": 5, "n_group": 2, "topk_group": 1}),
     ],
 )
 def test_the_loader_reads_every_tensor_of_the_table(architecture: str, more: dict[str, Any]) -> None:
@@ -169,6 +185,8 @@ def test_the_loader_reads_every_tensor_of_the_table(architecture: str, more: dic
         def tensor(self, name: str) -> Any:
             asked.add(name)
             return np.zeros(table[name], np.float32)
+
+        wide = tensor
 
     NumpyModel(config, Recorder(), 1)
     assert asked == table.keys()

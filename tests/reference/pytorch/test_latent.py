@@ -6,6 +6,8 @@ On a GPU in the types that models have; with TRITON_INTERPRET=1 on a CPU, in flo
 from __future__ import annotations
 
 import os
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +15,15 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'inflight-llm[torch]'")
 
+from inflight.executors.reference.model.config import load_config  # noqa: E402
 from inflight.executors.reference.model.mixture import GroupedRouting  # noqa: E402
+from inflight.executors.reference.model.weights import CheckpointWeights, find_weights  # noqa: E402
 from inflight.executors.reference.numpy import experts  # noqa: E402
 from inflight.executors.reference.pytorch import operations  # noqa: E402
+from inflight.executors.reference.pytorch.model import TorchModel  # noqa: E402
 from inflight.executors.reference.pytorch.operations import CONTEXT_TILE, Context, Shape  # noqa: E402
+from inflight.executors.reference.pytorch.weights import DeviceWeights  # noqa: E402
+from reference.support import FIXTURES  # noqa: E402
 
 HAS_GPU = torch.cuda.is_available()
 DEVICE = "cuda" if HAS_GPU else "cpu"
@@ -138,3 +145,26 @@ def test_a_choice_in_groups(routing: GroupedRouting, has_bias: bool) -> None:
         assert all(len({one // 4 for one in row}) <= 2 for row in best.tolist())
     if routing.normalized:
         np.testing.assert_allclose(shares.sum(axis=1), 2.5, rtol=1e-5)
+
+
+def test_what_decides_between_experts_is_not_rounded(tmp_path: Path) -> None:
+    """Published checkpoints have the router's bias in float32 next to matrices in fewer bits."""
+    from safetensors.torch import load_file, save_file
+
+    source = FIXTURES / "deepseek_v3"
+    shutil.copy(source / "config.json", tmp_path)
+    tensors = load_file(source / "model.safetensors")
+    name = "model.layers.1.mlp.gate.e_score_correction_bias"
+    tensors[name] = torch.linspace(8.0, 8.001, 8)
+    save_file(tensors, tmp_path / "model.safetensors")
+    config = load_config(tmp_path)
+    checkpoint = CheckpointWeights.of(config, find_weights(tmp_path))
+    weights = DeviceWeights(checkpoint, torch.device(DEVICE), torch.bfloat16)
+    model = TorchModel(config, weights, 32, SIZE)
+    weights.close()
+    layer = model._layers[1]
+    assert layer.choice_bias is not None
+    assert layer.choice_bias.cpu().tolist() == tensors[name].tolist()
+    assert layer.router is not None
+    assert layer.router.dtype == torch.float32
+    assert layer.gate_up.dtype == torch.bfloat16

@@ -26,6 +26,9 @@ class Weights(Protocol[ArrayT_co]):
     def tensor(self, name: str) -> ArrayT_co:
         """The tensor of a name in `tensors.required_tensors`, in the shape that is stated there."""
 
+    def wide(self, name: str) -> ArrayT_co:
+        """The same in float32, whatever the model computes in."""
+
 
 class Loading(Protocol[ArrayT]):
     """What loading asks of an array module."""
@@ -93,7 +96,7 @@ class Layer(Generic[ArrayT]):
     post_norm: ArrayT
     post_norm_bias: ArrayT | None
     #: ``[experts, in]`` of a mixture, whose matrices of the MLP are ``[experts, out, in]`` and their biases
-    #: ``[experts, out]``.
+    #: ``[experts, out]``; in float32 where experts are chosen in groups.
     router: ArrayT | None
     #: Gate before up, or up alone.
     gate_up: ArrayT
@@ -183,7 +186,7 @@ class Loader(Generic[ArrayT]):
             output_bias=self._bias(config.output_bias, prefix, (names.output,)),
             post_norm=self._norm(f"{prefix}.{names.post_norm}"),
             post_norm_bias=self._norm_bias(f"{prefix}.{names.post_norm}"),
-            router=self._weights.tensor(f"{prefix}.{names.router}.weight") if has_experts else None,
+            router=self._router(f"{prefix}.{names.router}.weight") if has_experts else None,
             gate_up=gate_up,
             gate_up_bias=gate_up_bias,
             down=down,
@@ -193,10 +196,10 @@ class Loader(Generic[ArrayT]):
             down_norm=self._norm(f"{prefix}.{names.down_norm}") if names.down_norm else None,
             turns_by_second=index in config.sliding_layers,
             router_bias=self._bias(config.router_bias, prefix, (names.router,)),
-            sink_scores=self._scores(prefix, names.sink_scores),
+            sink_scores=self._weights.wide(f"{prefix}.{names.sink_scores}") if names.sink_scores else None,
             latent=None if config.latent is None else self._latent(prefix, config.latent),
             shared_expert=self._shared_expert(prefix) if has_experts else None,
-            choice_bias=self._scores(prefix, names.choice_bias) if self._has_choice_bias(index) else None,
+            choice_bias=self._choice_bias(f"{prefix}.{names.choice_bias}") if has_experts else None,
         )
 
     def _mlp(self, prefix: str, has_experts: bool) -> tuple[ArrayT, ArrayT | None, ArrayT, ArrayT | None]:
@@ -242,13 +245,13 @@ class Loader(Generic[ArrayT]):
         place = f"{prefix}.{names.shared_expert}"
         return SharedExpert(self._matrix(place, names.gate_up), self._matrix(place, (names.down,)))
 
-    def _has_choice_bias(self, index: int) -> bool:
-        mixture = self._config.mixture
-        return mixture is not None and mixture.routing.has_bias and self._config.has_experts(index)
+    def _router(self, name: str) -> ArrayT:
+        """DeepSeek's models choose by scores in float32."""
+        return self._weights.tensor(name) if self._config.mixture is None else self._weights.wide(name)
 
-    def _scores(self, prefix: str, name: str) -> ArrayT | None:
-        """In float32, as scores are."""
-        return self._loading.added(self._weights.tensor(f"{prefix}.{name}"), 0.0) if name else None
+    def _choice_bias(self, name: str) -> ArrayT | None:
+        mixture = self._config.mixture
+        return self._weights.wide(name) if mixture is not None and mixture.routing.has_bias else None
 
     def _matrix(self, prefix: str, parts: Sequence[str]) -> ArrayT:
         matrices = [self._weights.tensor(f"{prefix}.{part}.weight") for part in parts]

@@ -169,6 +169,10 @@ class CheckpointWeights:
             return dequantized(how, lambda role: self._array(how.tensors[role]))
         return self._array(name)
 
+    def wide(self, name: str) -> Float32:
+        """The same: all tensors are float32 here."""
+        return self.tensor(name)
+
     def _array(self, name: str) -> Array:
         """A tensor as it is stored, floats widened."""
         import numpy as np

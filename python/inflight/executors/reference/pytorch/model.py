@@ -313,7 +313,8 @@ class TorchModel:
     def _mlp(self, x: Tensor, layer: Layer[Tensor], rows: Rows, index: int) -> tuple[Tensor, Tensor | None]:
         config, ops = self.config, self.operations
         if layer.router is not None:
-            scores, more = self._product(rows, index, "router", x, layer.router, layer.router_bias)
+            seen = x.to(layer.router.dtype)
+            scores, more = self._product(rows, index, "router", seen, layer.router, layer.router_bias)
             scores = scores if more is None else scores + more
             chosen, activation = config.experts_per_token, config.activation
             normalized = config.normalized_experts

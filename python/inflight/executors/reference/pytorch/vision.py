@@ -103,6 +103,9 @@ class _Plain:
         found = self._weights.tensor(name)
         return found if isinstance(found, torch.Tensor) else found.expanded(self._dtype)
 
+    def wide(self, name: str) -> Tensor:
+        return self._weights.wide(name)
+
 
 class TorchSight:
     """A tower, how pixels are prepared for it, and the embeddings of the latest images on the device."""

@@ -62,6 +62,11 @@ class DeviceWeights:
             return compressed.load(how, lambda role: self._stored(how.tensors[role]))
         return self._stored(name).to(self._dtype)
 
+    def wide(self, name: str) -> Tensor:
+        if self._checkpoint.compressed(name) is not None:
+            return self.tensor(name).expanded(torch.float32)
+        return self._stored(name).float()
+
     def close(self) -> None:
         """Gives back what loading needed."""
         if self._uploads is not None:
@@ -131,6 +136,9 @@ class RandomWeights:
             torch.cat(pieces, part.axis)
         )
         return filled
+
+    def wide(self, name: str) -> Tensor:
+        return self.tensor(name).float()
 
     def _quantized_experts(self, experts: int, inputs: int, outputs: int) -> Tensor:
         """All experts' matrices in MXFP4; the numbers of all nibbles have a root mean square of 2.93."""
