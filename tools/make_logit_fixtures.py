@@ -245,6 +245,24 @@ FIXTURES = (
         },
         seed=104,
     ),
+    Fixture(
+        "phi3_long",
+        "Phi3",
+        40,
+        config={
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "pad_token_id": 0,
+            "original_max_position_embeddings": 32,
+            "partial_rotary_factor": 0.75,
+        },
+        rope_scaling={
+            "rope_type": "longrope",
+            "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5],
+            "long_factor": [1.0, 1.5, 2.0, 3.0, 4.5, 6.0],
+        },
+        seed=105,
+    ),
 )
 
 #: Keys of the configuration that Baichuan's own code reads, besides `model_max_length` or, of the rotary
@@ -284,6 +302,10 @@ def make_config(fixture: Fixture) -> Any:
     else:
         values["rope_theta"] = fixture.rope_theta
         values["rope_scaling"] = fixture.rope_scaling
+        if fixture.rope_scaling and fixture.rope_scaling["rope_type"] == "longrope":
+            # Exactly these, under these names.
+            lists = {key: fixture.rope_scaling[key] for key in ("short_factor", "long_factor")}
+            values["rope_scaling"] = {"type": "longrope", **lists}
         if fixture.sliding_theta is not None:
             values["rope_local_base_freq"] = fixture.sliding_theta
     # transformers has no Baichuan: see `write_baichuan`.

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from inflight.errors import UserMistake
 from inflight.executors.reference.errors import CheckpointError, UnsupportedModelError
 from inflight.executors.reference.model.config import RopeConfig, load_config, parse_config
+from inflight.executors.reference.model.rope import inverse_frequencies, turn_scales
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -28,6 +31,32 @@ LLAMA3: dict[str, Any] = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,
 }
+
+
+#: Phi-4-mini's keys, small.
+PHI: dict[str, Any] = LLAMA | {
+    "architectures": ["Phi3ForCausalLM"],
+    "partial_rotary_factor": 0.75,
+    "max_position_embeddings": 256,
+    "original_max_position_embeddings": 32,
+    "rope_scaling": {"type": "longrope", "short_factor": [1, 1.5, 2], "long_factor": [1, 3, 5]},
+}
+
+
+def test_parts_of_heads_turn_by_the_factors_of_the_longest_sequence() -> None:
+    for name in ("longrope", "su"):
+        config = parse_config(PHI | {"rope_scaling": {**PHI["rope_scaling"], "type": name}})
+        short, long = (inverse_frequencies(config.rope, 8, longest) for longest in (32, 33))
+        base = 10000.0 ** -(np.arange(3) / 3)
+        np.testing.assert_allclose(short, [*(base / [1, 1.5, 2]), 0], rtol=1e-6)
+        np.testing.assert_allclose(long, [*(base / [1, 3, 5]), 0], rtol=1e-6)
+        # What does not turn is not made larger either.
+        factor = math.sqrt(1 + math.log(8) / math.log(32))
+        np.testing.assert_allclose(turn_scales(config.rope, 8), [factor] * 3 + [1.0], rtol=1e-6)
+        assert config.head_order == (0, 1, 2, 6, 3, 4, 5, 7)
+        # Four heads of queries, four of keys, and values as they are.
+        assert config.row_order(8, 8) == [8, 9, 10, 14, 11, 12, 13, 15]
+        assert config.row_order(64, 3) == [64, 65, 66]
 
 
 def test_absent_keys_take_the_defaults_of_transformers() -> None:
@@ -123,6 +152,18 @@ def test_the_architecture_may_come_from_the_model_type() -> None:
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, UnsupportedModelError, ["dynamic", "llama3"]),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 0}}, CheckpointError, ["factor", "positive"]),
         ({"rope_theta": 1, "rope_scaling": {"type": "yarn"}}, CheckpointError, ["rope_theta", "yarn"]),
+        (
+            {"rope_scaling": {"type": "longrope"}},
+            CheckpointError,
+            ["original_max_position_embeddings", "missing"],
+        ),
+        (PHI | {"partial_rotary_factor": 0.4}, CheckpointError, ["partial_rotary_factor", "`8` numbers"]),
+        (PHI | {"partial_rotary_factor": 0.5}, CheckpointError, ["short_factor", "2 numbers"]),
+        (
+            PHI | {"quantization_config": {"quant_method": "fp8"}},
+            UnsupportedModelError,
+            ["partial_rotary_factor", "unquantized"],
+        ),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, UnsupportedModelError, ["layer type"]),
         ({"rope_parameters": {"partial_rotary_factor": 0.5}}, UnsupportedModelError, ["partial_rotary"]),
         ({"partial_rotary_factor": 0.5}, UnsupportedModelError, ["partial_rotary_factor"]),

@@ -52,6 +52,7 @@ TARGETS = {
     "gpt2": ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"),
     "phi3_window": ("self_attn.qkv_proj", "mlp.gate_up_proj"),
     "gemma": ("self_attn.k_proj", "mlp.up_proj"),
+    "phi3_long": ("self_attn.qkv_proj", "self_attn.o_proj"),
     "gpt_oss": ("self_attn.q_proj", "self_attn.o_proj", "mlp.router"),
     "deepseek_v2": ("self_attn.o_proj",),
     "gemma2": ("self_attn.v_proj", "self_attn.o_proj", "mlp.down_proj"),

@@ -45,6 +45,7 @@ def test_there_is_a_fixture_for_every_promise() -> None:
         "gpt2",
         "mixtral",
         "phi3_window",
+        "phi3_long",
         "gemma",
         "gemma2",
         "gemma3",

@@ -23,12 +23,13 @@ from inflight.model.values import bad_value, flag, integer, missing_key, number
 from .families import FAMILIES
 from .families.family import Activation, Family, Names, Norm, Positions, Variant
 from .hearing import HearingConfig
+from .longrope import LongRope, parse_longrope
 from .mixture import Mixture
 from .vision import VisionConfig
 from .yarn import Yarn, parse_yarn
 
-#: Rotary scaling by name; the others (dynamic, longrope, ...) are refused.
-SUPPORTED_ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+#: Rotary scaling by name; the others (dynamic, ...) are refused.
+SUPPORTED_ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
 
 #: The quantized checkpoints that are read.
 QUANTIZATIONS = "FP8 (per tensor, row or block), INT4 (AWQ, GPTQ, compressed-tensors) or MXFP4 (gpt-oss)"
@@ -54,6 +55,9 @@ class RopeConfig:
     #: by its one position.
     sections: tuple[int, int, int] | None = None
     yarn: Yarn | None = None
+    longrope: LongRope | None = None
+    #: How many of a head's numbers turn, the first ones; 0: all.
+    rotated: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,28 @@ class ModelConfig:
     def rotary_dim(self) -> int:
         """Numbers of a head that its position turns."""
         return self.head_dim if self.latent is None else self.latent.rotary_dim
+
+    @property
+    def head_order(self) -> tuple[int, ...] | None:
+        """Which number of a query's or key's head is computed at each place; None: they are in order. So
+        that pairs are as far apart as where a whole head turns; scores do not depend on it."""
+        rotated = 0 if self.rope is None else self.rope.rotated
+        if not rotated:
+            return None
+        turned, still = range(rotated), range(rotated, self.head_dim)
+        half, kept = len(turned) // 2, len(still) // 2
+        return (*turned[:half], *still[:kept], *turned[half:], *still[kept:])
+
+    def row_order(self, first: int, count: int) -> list[int] | None:
+        """The same for ``count`` outputs from ``first`` on of a layer's queries, keys and values."""
+        order = self.head_order
+        if order is None:
+            return None
+        turning = (self.num_heads + self.num_kv_heads) * self.head_dim
+        return [
+            row if row >= turning else row - row % self.head_dim + order[row % self.head_dim]
+            for row in range(first, first + count)
+        ]
 
     @property
     def cached_numbers(self) -> int:
@@ -285,13 +311,10 @@ def _rope(values: Mapping[str, Any], max_positions: int, head_dim: int, family: 
             "`rope_parameters` in `config.json` differs by layer type",
             "use a model with one rotary embedding",
         )
-    partial = parameters.get("partial_rotary_factor", values.get("partial_rotary_factor"))
-    if partial not in (None, 1, 1.0):
-        raise UnsupportedModelError(
-            f"`partial_rotary_factor` in `config.json` is `{partial}`",
-            "use a checkpoint without it: the reference executor rotates whole heads",
-        )
+    rotated = _rotated(parameters, values, head_dim, family)
     rope_type = str(parameters.get("rope_type", parameters.get("type", "default")))
+    # As Phi-3's first configs name it.
+    rope_type = "longrope" if rope_type == "su" else rope_type
     sections = None
     if family.vision is not None:
         # transformers 4 and published checkpoints name the type after the sections.
@@ -304,11 +327,21 @@ def _rope(values: Mapping[str, Any], max_positions: int, head_dim: int, family: 
         )
     theta = number(parameters, "rope_theta", number(values, "rope_theta", _DEFAULT_ROPE_THETA))
     if rope_type == "default":
-        return RopeConfig(theta=theta, sections=sections)
+        return RopeConfig(theta=theta, sections=sections, rotated=rotated)
     if sections is not None:
         raise UnsupportedModelError(
             f"rotary scaling `{rope_type}` with `mrope_section` is not supported by the reference executor",
             "use a checkpoint with `default`",
+        )
+    if rope_type == "longrope":
+        original = values.get("original_max_position_embeddings")
+        longrope = parse_longrope(parameters, original, max_positions, (rotated or head_dim) // 2)
+        return RopeConfig(theta=theta, rope_type=rope_type, longrope=longrope, rotated=rotated)
+    if rotated:
+        raise UnsupportedModelError(
+            f"rotary scaling `{rope_type}` with `partial_rotary_factor` is not supported by the reference"
+            " executor",
+            "use a checkpoint with `default` or `longrope`",
         )
     if rope_type == "yarn":
         return RopeConfig(theta=theta, rope_type=rope_type, yarn=parse_yarn(parameters, theta, max_positions))
@@ -328,6 +361,24 @@ def _rope(values: Mapping[str, Any], max_positions: int, head_dim: int, family: 
             parameters, "original_max_position_embeddings", max_positions
         ),
     )
+
+
+def _rotated(parameters: Mapping[str, Any], values: Mapping[str, Any], head_dim: int, family: Family) -> int:
+    """How many of a head's numbers turn; 0: all."""
+    key = "partial_rotary_factor"
+    part = parameters.get(key, values.get(key))
+    if part in (None, 1, 1.0):
+        return 0
+    if not family.partly_rotated or values.get("quantization_config") is not None:
+        raise UnsupportedModelError(
+            f"`{key}` in `config.json` is `{part}`, which the reference executor supports for unquantized"
+            " checkpoints of Phi-3 and Phi-4 only",
+            "use a checkpoint without it, or the tensorrt_llm executor",
+        )
+    rotated = int(head_dim * number({key: part}, key))
+    if rotated % 2 or not 0 < rotated < head_dim:
+        raise bad_value(key, part, f"an even part of the `{head_dim}` numbers of a head")
+    return rotated
 
 
 def _sections(listed: Any, head_dim: int) -> tuple[int, int, int]:

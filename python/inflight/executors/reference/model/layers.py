@@ -57,6 +57,9 @@ class Loading(Protocol[ArrayT]):
     def heads_of(self, matrix: ArrayT, like: ArrayT, heads: int) -> ArrayT:
         """A matrix ``[heads x out, in]`` as ``[heads, out, in]``, uncompressed in the type of ``like``."""
 
+    def in_order(self, rows: ArrayT, order: Sequence[int]) -> ArrayT:
+        """The rows in another order: the first is that of ``order``'s first number."""
+
     def rows_of(self, matrix: ArrayT, first: int, count: int) -> ArrayT:
         """``count`` rows from ``first`` on; those that the matrix does not have are zero."""
 
@@ -178,8 +181,8 @@ class Loader(Generic[ArrayT]):
         return Layer(
             input_norm=self._norm(f"{prefix}.{names.input_norm}"),
             input_norm_bias=self._norm_bias(f"{prefix}.{names.input_norm}"),
-            qkv=self._matrix(prefix, qkv),
-            qkv_bias=self._bias(config.qkv_bias, prefix, names.qkv),
+            qkv=self._turned(self._matrix(prefix, qkv)),
+            qkv_bias=self._turned(self._bias(config.qkv_bias, prefix, names.qkv)),
             query_norm=self._norm(f"{prefix}.{names.query_norm}") if config.qk_norm else None,
             key_norm=self._norm(f"{prefix}.{names.key_norm}") if config.qk_norm else None,
             output=self._matrix(prefix, (names.output,)),
@@ -201,6 +204,13 @@ class Loader(Generic[ArrayT]):
             shared_expert=self._shared_expert(prefix) if has_experts else None,
             choice_bias=self._choice_bias(f"{prefix}.{names.choice_bias}") if has_experts else None,
         )
+
+    def _turned(self, rows: ArrayT | None) -> Any:
+        """Outputs of queries, keys and values, those that turn in the order in which they are computed."""
+        config = self._config
+        width = (config.num_heads + 2 * config.num_kv_heads) * config.head_dim
+        order = None if rows is None else config.row_order(0, width)
+        return rows if order is None or rows is None else self._loading.in_order(rows, order)
 
     def _mlp(self, prefix: str, has_experts: bool) -> tuple[ArrayT, ArrayT | None, ArrayT, ArrayT | None]:
         """Gate and up, then down, each with its bias: of the layer, or of all its experts."""

@@ -194,7 +194,9 @@ def from_tensors(task_id: int, weights: Array, rows: Array, config: ModelConfig,
             )
         downs = flat[:inputs].reshape(len(places), rank, -1)
         ups = flat[inputs : inputs + outputs].reshape(len(places), -1, rank)
-        deltas += [(layer, _delta(slot, down, up)) for slot, down, up in zip(places, downs, ups, strict=True)]
+        deltas += [
+            (layer, _delta(config, slot, down, up)) for slot, down, up in zip(places, downs, ups, strict=True)
+        ]
     return Adapter.of(task_id, config.num_layers, deltas)
 
 
@@ -207,13 +209,16 @@ def check_rank(rank: int, max_rank: int) -> None:
         )
 
 
-def _delta(slot: Slot, down: Array, up: Array) -> Delta:
+def _delta(config: ModelConfig, slot: Slot, down: Array, up: Array) -> Delta:
+    order = config.row_order(slot.start, slot.outputs) if slot.part == "qkv" else None
+    if order is not None:
+        up = up[np.asarray(order) - slot.start]
     wide = Delta(slot, np.array(down, dtype=np.float32), np.array(up, dtype=np.float32))
     if not (bool(np.isfinite(wide.down).all()) and bool(np.isfinite(wide.up).all())):
         raise AdapterError("the adapter's weights hold a value that is not a number or is infinite")
     return wide
 
 
-def scaled_delta(slot: Slot, down: Array, up: Array, scale: float) -> Delta:
+def scaled_delta(config: ModelConfig, slot: Slot, down: Array, up: Array, scale: float) -> Delta:
     """A delta from matrices that are not scaled yet. Errors: `AdapterError`."""
-    return _delta(slot, down, np.asarray(up, dtype=np.float32) * np.float32(scale))
+    return _delta(config, slot, down, np.asarray(up, dtype=np.float32) * np.float32(scale))

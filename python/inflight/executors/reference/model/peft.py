@@ -76,7 +76,7 @@ def read_peft(path: Path, task_id: int, config: ModelConfig, max_rank: int) -> A
             pairs.append((layer, slot, down, up))
         weights = CheckpointWeights(shards, wanted.items(), spellings=_spellings(config))
         deltas = [
-            (layer, scaled_delta(slot, weights.tensor(down), weights.tensor(up), scale))
+            (layer, scaled_delta(config, slot, weights.tensor(down), weights.tensor(up), scale))
             for layer, slot, down, up in pairs
         ]
     except UserMistake as error:

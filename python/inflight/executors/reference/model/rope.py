@@ -9,18 +9,33 @@ from .config import RopeConfig
 from .yarn import yarn_frequencies
 
 
-def turn_scale(rope: RopeConfig | None) -> float:
-    """What cosines and sines are multiplied with."""
-    return 1.0 if rope is None or rope.yarn is None else rope.yarn.attention_factor
+def turn_scales(rope: RopeConfig | None, head_dim: int) -> Float32:
+    """What cosines and sines of each pair are multiplied with."""
+    scales = np.ones(head_dim // 2, dtype=np.float32)
+    if rope is not None and rope.yarn is not None:
+        scales[:] = rope.yarn.attention_factor
+    if rope is not None and rope.longrope is not None:
+        scales[: len(rope.longrope.long)] = rope.longrope.attention_factor
+    return scales
 
 
-def inverse_frequencies(rope: RopeConfig | None, head_dim: int) -> Float32:
-    """Angles per position of each pair, scaled as the checkpoint says; in float32, as transformers. A model
-    without a rotary embedding turns by nothing."""
-    if rope is None:
-        return np.zeros(head_dim // 2, dtype=np.float32)
+def inverse_frequencies(rope: RopeConfig | None, head_dim: int, longest: int = 0) -> Float32:
+    """Angles per position of each pair, scaled as the checkpoint says for sequences of up to ``longest``
+    tokens; in float32, as transformers. What is not turned, turns by nothing."""
+    frequencies = np.zeros(head_dim // 2, dtype=np.float32)
+    if rope is not None:
+        turned = rope.rotated or head_dim
+        frequencies[: turned // 2] = _frequencies(rope, turned, longest)
+    return frequencies
+
+
+def _frequencies(rope: RopeConfig, head_dim: int, longest: int) -> Float32:
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     frequencies: Float32 = np.float32(1.0) / np.power(np.float32(rope.theta), exponents)
+    if rope.longrope is not None:
+        is_long = longest > rope.longrope.original_positions
+        frequencies /= np.array(rope.longrope.long if is_long else rope.longrope.short, dtype=np.float32)
+        return frequencies
     if rope.yarn is not None:
         return yarn_frequencies(rope.yarn, rope.theta, frequencies)
     if rope.rope_type == "linear":

@@ -71,6 +71,12 @@ def heads_of(matrix: Float32, like: Float32, heads: int) -> Float32:  # noqa: AR
     return matrix.reshape(heads, -1, matrix.shape[1])
 
 
+def in_order(rows: Float32, order: Sequence[int]) -> Float32:
+    """The rows in another order."""
+    turned: Float32 = rows[np.asarray(order)]
+    return turned
+
+
 def rows_of(matrix: Float32, first: int, count: int) -> Float32:
     """``count`` rows from ``first`` on; those that the matrix does not have are zero."""
     rows: Float32 = matrix[first : first + count]
@@ -193,11 +199,11 @@ def silu_gate(gate_up: Float32) -> Float32:
     return gated
 
 
-def rope_tables(inverse_frequencies: Float32, positions: int, scale: float = 1.0) -> tuple[Float32, Float32]:
-    """Cosines and sines ``[positions, head_dim / 2]`` times ``scale``, computed in float32 as transformers
-    does."""
+def rope_tables(inverse_frequencies: Float32, positions: int, scales: Float32) -> tuple[Float32, Float32]:
+    """Cosines and sines ``[positions, head_dim / 2]`` times ``scales [head_dim / 2]``, computed in float32 as
+    transformers does."""
     angles = np.arange(positions, dtype=np.float32)[:, None] * inverse_frequencies
-    return np.cos(angles) * np.float32(scale), np.sin(angles) * np.float32(scale)
+    return np.cos(angles) * scales, np.sin(angles) * scales
 
 
 def rope(x: Float32, cosines: Float32, sines: Float32) -> Float32:

@@ -18,7 +18,7 @@ from inflight.executors.reference.model.communicator import Alone, Communicator
 from inflight.executors.reference.model.config import ModelConfig, RopeConfig, load_config
 from inflight.executors.reference.model.layers import Layer, Loader, Weights, held
 from inflight.executors.reference.model.lora import LayerDeltas, Part
-from inflight.executors.reference.model.rope import inverse_frequencies, turn_scale
+from inflight.executors.reference.model.rope import inverse_frequencies, turn_scales
 from inflight.executors.reference.model.weights import CheckpointWeights, find_weights
 
 from . import arrays, experts, invariant, latent
@@ -63,8 +63,9 @@ class NumpyModel:
 
     def _tables(self, rope: RopeConfig | None, positions: int) -> tuple[Float32, Float32]:
         """Cosines and sines of all positions."""
-        frequencies = inverse_frequencies(rope, self.config.rotary_dim)
-        return arrays.rope_tables(frequencies, positions, turn_scale(rope))
+        size = self.config.rotary_dim
+        frequencies = inverse_frequencies(rope, size, positions)
+        return arrays.rope_tables(frequencies, positions, turn_scales(rope, size))
 
     @property
     def memory_bytes(self) -> int:

@@ -18,7 +18,7 @@ import torch.nn.functional as functional
 from inflight.executors.reference.model.config import ModelConfig, RopeConfig
 from inflight.executors.reference.model.layers import LatentLayer, Layer, Loader, Weights, held
 from inflight.executors.reference.model.lora import Part
-from inflight.executors.reference.model.rope import inverse_frequencies, turn_scale
+from inflight.executors.reference.model.rope import inverse_frequencies, turn_scales
 from inflight.model.latent import Latent
 
 from . import latent, operations
@@ -121,10 +121,11 @@ class TorchModel:
 
     def _tables(self, rope: RopeConfig | None) -> tuple[Tensor, Tensor]:
         """Cosines and sines ``[positions, rotary_dim / 2]``."""
-        frequencies = torch.from_numpy(inverse_frequencies(rope, self.config.rotary_dim))
-        angles = torch.arange(self.shape.max_seq_len, dtype=torch.float32)[:, None] * frequencies
-        scale = turn_scale(rope)
-        return (scale * angles.cos()).to(self.device), (scale * angles.sin()).to(self.device)
+        size, longest = self.config.rotary_dim, self.shape.max_seq_len
+        frequencies = torch.from_numpy(inverse_frequencies(rope, size, longest))
+        angles = torch.arange(longest, dtype=torch.float32)[:, None] * frequencies
+        scales = torch.from_numpy(turn_scales(rope, size))
+        return (scales * angles.cos()).to(self.device), (scales * angles.sin()).to(self.device)
 
     @property
     def device(self) -> Tensor:

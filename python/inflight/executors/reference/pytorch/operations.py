@@ -128,6 +128,11 @@ def heads_of(matrix: Tensor, like: Tensor, heads: int) -> Tensor:
     return plain.view(heads, -1, plain.shape[1])
 
 
+def in_order(rows: Tensor, order: Sequence[int]) -> Tensor:
+    """The rows in another order."""
+    return rows[torch.tensor(order, device=rows.device)]
+
+
 def rows_of(matrix: Tensor, first: int, count: int) -> Tensor:
     """``count`` rows from ``first`` on; those that the matrix does not have are zero."""
     rows = matrix[first : first + count]

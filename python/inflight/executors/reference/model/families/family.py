@@ -129,6 +129,8 @@ class Family:
     vision: Callable[[ModelFacts, Mapping[str, Any]], VisionConfig] | None = None
     #: Of a model that hears: its encoder, likewise.
     hearing: Callable[[ModelFacts, Mapping[str, Any]], HearingConfig] | None = None
+    #: Whether the config may say that only the first numbers of a head turn.
+    partly_rotated: bool = False
     #: Where layers with a window have another rotary embedding than others: how the config states both.
     ropes: Ropes | None = None
     #: Of a mixture that has more than experts: by the config's values, and how many experts there are.

@@ -1,4 +1,4 @@
-"""Phi-3: Llama with fewer, wider matrices."""
+"""Phi-3 and Phi-4: Llama with fewer, wider matrices; of the mini models, parts of heads turn."""
 
 from __future__ import annotations
 
@@ -10,4 +10,5 @@ PHI3 = Family(
     Names(qkv=("self_attn.qkv_proj",), gate_up=("mlp.gate_up_proj",)),
     windows=one_window,
     epsilon=1e-5,
+    partly_rotated=True,
 )
