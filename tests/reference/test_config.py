@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from inflight.errors import UserMistake
+from inflight.executors.reference.core.options import parse_options, settle_rope
 from inflight.executors.reference.errors import CheckpointError, UnsupportedModelError
 from inflight.executors.reference.model.config import RopeConfig, load_config, parse_config
 from inflight.executors.reference.model.rope import inverse_frequencies, turn_scales
@@ -46,7 +47,9 @@ PHI: dict[str, Any] = LLAMA | {
 def test_parts_of_heads_turn_by_the_factors_of_the_longest_sequence() -> None:
     for name in ("longrope", "su"):
         config = parse_config(PHI | {"rope_scaling": {**PHI["rope_scaling"], "type": name}})
-        short, long = (inverse_frequencies(config.rope, 8, longest) for longest in (32, 33))
+        turned = [settle_rope(config, parse_options({"max_seq_len": longest})).rope for longest in (32, 33)]
+        assert turned[1] == config.rope
+        short, long = (inverse_frequencies(rope, 8) for rope in turned)
         base = 10000.0 ** -(np.arange(3) / 3)
         np.testing.assert_allclose(short, [*(base / [1, 1.5, 2]), 0], rtol=1e-6)
         np.testing.assert_allclose(long, [*(base / [1, 3, 5]), 0], rtol=1e-6)

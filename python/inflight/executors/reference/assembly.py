@@ -45,7 +45,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
     """
     from inflight.executors import ranks
 
-    from .core.options import CUDA_DEFAULTS, limit_windows, parse_options
+    from .core.options import CUDA_DEFAULTS, limit_windows, parse_options, settle_rope
     from .model.config import load_config
     from .numpy.threads import import_numpy_for
     from .parallel.team import assemble
@@ -63,7 +63,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
     import_numpy_for(config.hidden_size)
     device = find_device(device)
     values = parse_options(options, CUDA_DEFAULTS if device == "cuda" else None)
-    config = limit_windows(config, values)
+    config = settle_rope(limit_windows(config, values), values)
     values = _limit_clips(config, values, device)
 
     from inflight.executors.base import ModelInfo
@@ -103,8 +103,11 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
             "option `lora_adapter_dir` does not work on several ranks", "leave it out, or run one rank"
         )
     seeing = _load_seeing(model_dir, config, values)
-    # A request continues only where its images become the same tokens.
-    weights = weights_identity(model_dir, str(values.dtype), *([] if seeing is None else [seeing.identity]))
+    # A request continues only where its images become the same tokens, and positions turn by the same angles.
+    settings = [] if seeing is None else [seeing.identity]
+    if config.rope is not None and config.rope.longrope is not None:
+        settings.append(f"longrope {config.rope.longrope.is_long}")
+    weights = weights_identity(model_dir, str(values.dtype), *settings)
     engine, built, transceiver = _load_engine(
         model_dir, config, values, device, proposer, team, adapters, weights
     )

@@ -419,6 +419,16 @@ def plan_sizes(
     )
 
 
+def settle_rope(config: ModelConfig, options: Options) -> ModelConfig:
+    """The model with the factors of its rotary embedding that suit the longest sequence, where there are
+    several (LongRoPE)."""
+    if config.rope is None or config.rope.longrope is None:
+        return config
+    longest = min(options.max_seq_len or config.max_position_embeddings, config.max_position_embeddings)
+    longrope = replace(config.rope.longrope, is_long=longest > config.rope.longrope.original_positions)
+    return replace(config, rope=replace(config.rope, longrope=longrope))
+
+
 def limit_windows(config: ModelConfig, options: Options) -> ModelConfig:
     """The model with the windows that the options allow: in each layer, the smaller of the two.
     Errors: `OptionError` for sinks that fill a window."""

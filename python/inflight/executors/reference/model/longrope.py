@@ -24,6 +24,13 @@ class LongRope:
     #: The length of the training.
     original_positions: int
     attention_factor: float
+    #: Whether sequences may be longer than that.
+    is_long: bool
+
+    @property
+    def factors(self) -> tuple[float, ...]:
+        """Of the pairs."""
+        return self.long if self.is_long else self.short
 
 
 def parse_longrope(parameters: Mapping[str, Any], original: Any, max_positions: int, pairs: int) -> LongRope:
@@ -39,6 +46,7 @@ def parse_longrope(parameters: Mapping[str, Any], original: Any, max_positions: 
         long=_factors(parameters, "long_factor", pairs),
         original_positions=positions,
         attention_factor=number(parameters, "attention_factor", usual),
+        is_long=max_positions > positions,
     )
 
 

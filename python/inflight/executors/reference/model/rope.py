@@ -19,22 +19,21 @@ def turn_scales(rope: RopeConfig | None, head_dim: int) -> Float32:
     return scales
 
 
-def inverse_frequencies(rope: RopeConfig | None, head_dim: int, longest: int = 0) -> Float32:
-    """Angles per position of each pair, scaled as the checkpoint says for sequences of up to ``longest``
-    tokens; in float32, as transformers. What is not turned, turns by nothing."""
+def inverse_frequencies(rope: RopeConfig | None, head_dim: int) -> Float32:
+    """Angles per position of each pair, scaled as the checkpoint says; in float32, as transformers. What is
+    not turned, turns by nothing."""
     frequencies = np.zeros(head_dim // 2, dtype=np.float32)
     if rope is not None:
         turned = rope.rotated or head_dim
-        frequencies[: turned // 2] = _frequencies(rope, turned, longest)
+        frequencies[: turned // 2] = _frequencies(rope, turned)
     return frequencies
 
 
-def _frequencies(rope: RopeConfig, head_dim: int, longest: int) -> Float32:
+def _frequencies(rope: RopeConfig, head_dim: int) -> Float32:
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     frequencies: Float32 = np.float32(1.0) / np.power(np.float32(rope.theta), exponents)
     if rope.longrope is not None:
-        is_long = longest > rope.longrope.original_positions
-        frequencies /= np.array(rope.longrope.long if is_long else rope.longrope.short, dtype=np.float32)
+        frequencies /= np.array(rope.longrope.factors, dtype=np.float32)
         return frequencies
     if rope.yarn is not None:
         return yarn_frequencies(rope.yarn, rope.theta, frequencies)

@@ -64,7 +64,7 @@ class NumpyModel:
     def _tables(self, rope: RopeConfig | None, positions: int) -> tuple[Float32, Float32]:
         """Cosines and sines of all positions."""
         size = self.config.rotary_dim
-        frequencies = inverse_frequencies(rope, size, positions)
+        frequencies = inverse_frequencies(rope, size)
         return arrays.rope_tables(frequencies, positions, turn_scales(rope, size))
 
     @property

@@ -122,7 +122,7 @@ class TorchModel:
     def _tables(self, rope: RopeConfig | None) -> tuple[Tensor, Tensor]:
         """Cosines and sines ``[positions, rotary_dim / 2]``."""
         size, longest = self.config.rotary_dim, self.shape.max_seq_len
-        frequencies = torch.from_numpy(inverse_frequencies(rope, size, longest))
+        frequencies = torch.from_numpy(inverse_frequencies(rope, size))
         angles = torch.arange(longest, dtype=torch.float32)[:, None] * frequencies
         scales = torch.from_numpy(turn_scales(rope, size))
         return (scales * angles.cos()).to(self.device), (scales * angles.sin()).to(self.device)
