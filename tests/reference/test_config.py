@@ -44,6 +44,18 @@ PHI: dict[str, Any] = LLAMA | {
 }
 
 
+DEEPSEEK: dict[str, Any] = LLAMA | {
+    "architectures": ["DeepseekV3ForCausalLM"],
+    "kv_lora_rank": 6,
+    "qk_nope_head_dim": 4,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 2,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 8,
+}
+
+
 def test_parts_of_heads_turn_by_the_factors_of_the_longest_sequence() -> None:
     for name in ("longrope", "su"):
         config = parse_config(PHI | {"rope_scaling": {**PHI["rope_scaling"], "type": name}})
@@ -154,6 +166,21 @@ def test_the_architecture_may_come_from_the_model_type() -> None:
         ({"hidden_act": "gelu"}, UnsupportedModelError, ["hidden_act", "gelu", "silu"]),
         ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, UnsupportedModelError, ["dynamic", "llama3"]),
         ({"rope_parameters": {"rope_type": "yarn", "factor": 0}}, CheckpointError, ["factor", "positive"]),
+        (
+            {"architectures": ["MixtralForCausalLM"], "num_local_experts": 4},
+            CheckpointError,
+            ["num_experts_per_tok", "1 to 4"],
+        ),
+        (
+            DEEPSEEK | {"num_experts_per_tok": 5, "n_group": 2, "topk_group": 1, "n_routed_experts": 8},
+            CheckpointError,
+            ["num_experts_per_tok", "1 to 4"],
+        ),
+        (DEEPSEEK | {"n_group": 3}, CheckpointError, ["n_group", "divisor", "4"]),
+        (DEEPSEEK | {"topk_method": "best"}, UnsupportedModelError, ["topk_method", "`best`", "noaux_tc"]),
+        (DEEPSEEK | {"scoring_func": "softmax"}, UnsupportedModelError, ["scoring_func", "noaux_tc"]),
+        (DEEPSEEK | {"kv_lora_rank": 0}, CheckpointError, ["kv_lora_rank", "positive integer"]),
+        (DEEPSEEK | {"attention_bias": True}, UnsupportedModelError, ["attention_bias"]),
         ({"rope_theta": 1, "rope_scaling": {"type": "yarn"}}, CheckpointError, ["rope_theta", "yarn"]),
         (
             {"rope_scaling": {"type": "longrope"}},

@@ -191,6 +191,7 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
     variant = Variant() if family.variant is None else family.variant(facts, values)
     positions = "learned" if facts.learned_positions else variant.positions
     mixture = None if family.mixture is None else family.mixture(values, facts.num_experts)
+    _require_choice(facts, mixture, family)
     windows = family.windows(values, facts.num_layers)
     full, sliding = (values, None) if family.ropes is None else family.ropes(values)
     rope = _rope(full, max_positions, facts.head_dim, family) if positions == "rotary" else None
@@ -260,6 +261,15 @@ def _alibi_slopes(heads: int) -> tuple[float, ...]:
 
 def _bias(values: Mapping[str, Any], key: str, fixed: bool | None) -> bool:
     return flag(values, key, False) if fixed is None else fixed
+
+
+def _require_choice(facts: ModelFacts, mixture: Mixture | None, family: Family) -> None:
+    """Refuses a mixture that cannot choose as many experts as it says."""
+    experts = facts.num_experts if family.names.router else 0
+    if mixture is not None:
+        experts = experts // mixture.routing.groups * mixture.routing.chosen_groups
+    if experts and not 0 < facts.experts_per_token <= experts:
+        raise bad_value("num_experts_per_tok", facts.experts_per_token, f"a number from 1 to {experts}")
 
 
 def _require_supported(facts: ModelFacts, values: Mapping[str, Any], family: Family) -> Activation:
