@@ -143,13 +143,12 @@ def test_what_cannot_be_honoured_is_refused_by_name(
 def test_a_client_that_leaves_bls_ends_the_core_models_work(triton: real_triton.Triton, stream: bool) -> None:
     asking = Asking(triton, "tensorrt_llm_bls")
     asking.ask(f"leaving-{stream}", ask([PROMPT], LONG, stream=stream))
-    # A stream's requests arrive in order: once the second answers, Triton has the first.
+    # A stream's requests arrive in order: once the second answers, Triton has the first. It may do so late on
+    # a busy machine; the first token of an answer in parts says the same.
     asking.ask("second", ask([PROMPT], 1))
-    while True:
-        result, error = asking.next()
-        assert error is None
-        if result.get_response().id == "second":
-            break
+    result, error = asking.next()
+    assert error is None
+    assert stream or result.get_response().id == "second"
     asking.close(cancel=True)
     # Written after the core model's final response, which a stop brings early.
     wait_for_log(triton, f"request `leaving-{stream}` is cancelled")
