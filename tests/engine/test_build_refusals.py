@@ -56,7 +56,7 @@ QUERY = "model.layers.0.self_attn.q_proj.weight"
     ("spoil", "said"),
     [
         (config_with(hidden_act="gelu"), "must be `silu` for the reference executor, got `gelu`"),
-        (config_with(rope_scaling={"type": "dynamic", "factor": 4}, rope_parameters=None), "scaling `dynamic`"),
+        (config_with(rope_scaling={"type": "dynamic"}, rope_parameters=None), "scaling `dynamic`"),
         (config_with(rope_theta=-1), "`rope_theta` in `config.json` must be a positive number, got `-1`"),
         (config_with(num_hidden_layers=6), "tensor `model.layers.5.input_layernorm.weight` is missing"),
         (config_with(num_hidden_layers=10**6), "must be at most 100000, got `1000000`"),

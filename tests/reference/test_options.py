@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 
-from inflight.executors.reference.core.options import OPTIONS, Sizes, limit_windows, parse_options, plan_sizes
+from inflight.executors.reference.core.options import (
+    OPTIONS,
+    Sizes,
+    limit_windows,
+    parse_options,
+    plan_sizes,
+    row_numbers,
+)
 from inflight.executors.reference.core.window import CacheWindow
 from inflight.executors.reference.errors import OptionError
 from inflight.executors.reference.model.config import parse_config
@@ -112,6 +119,21 @@ def test_a_cache_of_vectors_is_small_and_has_no_window() -> None:
     for options in ({"max_attention_window_size": "20"}, {"sink_token_length": 4}):
         with pytest.raises(OptionError, match="`DeepseekV3ForCausalLM`, whose attention is latent"):
             limit_windows(config, parse_options(options))
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        # Hidden 32, and an MLP of 48.
+        ("llama", 4 * 32 + 3 * 48),
+        # Two experts a token.
+        ("mixtral", 4 * 32 + 2 * (3 * 48 + 32)),
+        # Four heads, whose queries of 16 become 24, three times.
+        ("deepseek_v3", 4 * 32 + max(3 * (3 * 32 + 32) + 3 * 32, 4 * (16 + 3 * 24))),
+    ],
+)
+def test_what_an_iteration_needs_of_memory_counts_experts_and_vectors(name: str, numbers: int) -> None:
+    assert row_numbers(parse_config(read_config(name))) == numbers
 
 
 def test_text_is_read_as_a_command_line_has_it() -> None:

@@ -359,6 +359,21 @@ def draft_options(options: Options, device: str) -> Options:
     return draft
 
 
+def row_numbers(config: ModelConfig) -> int:
+    """Numbers that a layer makes of a token, about: what an iteration needs besides weights and cache."""
+    inner, hidden = 3 * config.intermediate_size, config.hidden_size
+    if config.num_experts:
+        # Every chosen expert has a row of the token.
+        inner = config.experts_per_token * (inner + hidden)
+    if config.mixture is not None:
+        inner = max(inner + 3 * config.mixture.shared_size, 3 * config.mixture.dense_size)
+    latent = 0
+    if config.latent is not None:
+        # Queries as they come, as they meet the vectors, and what heads take of these.
+        latent = config.num_heads * (config.latent.query_dim + 3 * config.latent.cached_dim)
+    return 4 * hidden + max(inner, latent)
+
+
 def plan_sizes(
     options: Options,
     config: ModelConfig,

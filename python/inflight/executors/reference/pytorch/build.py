@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from inflight.executors.reference.core.options import Options, Sizes, choosing_rows, plan_sizes
+from inflight.executors.reference.core.options import Options, Sizes, choosing_rows, plan_sizes, row_numbers
 from inflight.executors.reference.core.runner import Built
 from inflight.executors.reference.core.scheduler import Limits
 from inflight.executors.reference.errors import OptionError
@@ -195,9 +195,8 @@ def _sizes(model_dir: Path, options: Options, model: TorchModel, team: Team | No
     if team is not None:
         free = min(team.meeting.exchange(free))
     tokens = options.max_num_tokens or 0
-    widest = 4 * config.hidden_size + 3 * config.intermediate_size
     # Twice, because CUDA graphs keep separate memory.
-    working = 2 * tokens * widest * element
+    working = 2 * tokens * row_numbers(config) * element
     working += choosing_rows(options) * config.vocab_size * _SAMPLING_BYTES_A_LOGIT
     if model.tower is not None:
         working += options.image_cache_memory_bytes
