@@ -326,3 +326,18 @@ subject.shutdown()
     assert done.stderr == ""
     # The main thread and the engine's.
     assert done.stdout == "2\n"
+
+
+def test_workers_are_alike_only_where_options_change_no_answer() -> None:
+    def identity(name: str, **options: Any) -> str:
+        subject = create(FIXTURES / name, "cpu", backend="numpy", **options)
+        subject.shutdown()
+        return subject.info().weights
+
+    usual = identity("llama")
+    assert identity("llama", max_seq_len=32, max_batch_size=2, enable_kv_cache_reuse=True) == usual
+    windowed = identity("llama", max_attention_window_size="8")
+    assert len({usual, windowed, identity("llama", max_attention_window_size="8", sink_token_length=2)}) == 3
+    # LongRoPE turns by other angles where sequences may be longer than the training's, 32 tokens.
+    long = identity("phi3_long")
+    assert identity("phi3_long", max_seq_len=33) == long != identity("phi3_long", max_seq_len=32)

@@ -103,11 +103,7 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
             "option `lora_adapter_dir` does not work on several ranks", "leave it out, or run one rank"
         )
     seeing = _load_seeing(model_dir, config, values)
-    # A request continues only where its images become the same tokens, and positions turn by the same angles.
-    settings = [] if seeing is None else [seeing.identity]
-    if config.rope is not None and config.rope.longrope is not None:
-        settings.append(f"longrope {config.rope.longrope.is_long}")
-    weights = weights_identity(model_dir, str(values.dtype), *settings)
+    weights = weights_identity(model_dir, str(values.dtype), *_settings(config, values, seeing))
     engine, built, transceiver = _load_engine(
         model_dir, config, values, device, proposer, team, adapters, weights
     )
@@ -139,6 +135,19 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
     memory = _memory([built, *([draft] if draft else [])], device)
     leader = None if team is None else team.leader
     return ReferenceExecutor(engine, info, memory, guides, leader, adapters, seeing, transceiver)
+
+
+def _settings(config: ModelConfig, values: Options, seeing: Seeing | None) -> list[str]:
+    """Options that change what a model computes: a request continues only where they are the same. What is not
+    set is left out, so that workers of two releases find each other alike."""
+    found = [] if seeing is None else [seeing.identity]
+    if config.rope is not None and config.rope.longrope is not None:
+        found.append(f"longrope {config.rope.longrope.is_long}")
+    if values.max_attention_window_size is not None or values.sink_token_length:
+        found.append(f"windows {config.windows} {config.sink_tokens}")
+    if values.kv_cache_dtype != "auto":
+        found.append(f"cache {values.kv_cache_dtype}")
+    return found
 
 
 def _load_engine(
