@@ -138,8 +138,8 @@ def create(model_dir: Path | str, device: str = "auto", **options: Any) -> Execu
 
 
 def _settings(config: ModelConfig, values: Options, seeing: Seeing | None) -> list[str]:
-    """Options that change what a model computes: a request continues only where they are the same. What is not
-    set is left out, so that workers of two releases find each other alike."""
+    """Options that change what a model computes: a request continues only where they are the same. What is
+    not set is left out, so that workers of two releases find each other alike."""
     found = [] if seeing is None else [seeing.identity]
     if config.rope is not None and config.rope.longrope is not None:
         found.append(f"longrope {config.rope.longrope.is_long}")

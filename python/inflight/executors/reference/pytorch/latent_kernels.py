@@ -13,8 +13,9 @@ import triton.language as tl
 
 from .operations import CONTEXT_TILE, Context, Shape, Tensor
 
-#: Rows that a program computes: heads of one token, or heads of several tokens of a prompt.
-_ROWS = 64
+#: Rows that a program computes: heads of one token, or heads of several tokens of a prompt. With twice as
+#: many, the sums of 512 numbers a row do not fit in the registers of eight warps.
+_ROWS = 32
 #: Shares of a context that are attended at once, and programs that fill the device.
 _MOST_SPLITS, _FULL = 16, 264
 
@@ -176,7 +177,7 @@ def _launch(
         TILE=16 if wide else 32,
         SPLITS=splits,
         PRECISION="ieee" if wide else "tf32",
-        num_warps=8 if together * tokens >= 64 else 4,
+        num_warps=8 if together * tokens >= _ROWS else 4,
         num_stages=1 if wide else 2,
     )
     if splits > 1:
