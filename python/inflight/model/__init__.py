@@ -5,6 +5,7 @@
     tokenizer   tokenizer files and whether they load  manifest    `inflight.json` and its check
     foreign     engines that others built             memory      bytes of weights and KV cache (pure)
     runtimes    what a model can be built for         speculation who may draft tokens
+    latent      sizes of attention on vectors         quantization  how matrices are stored
 
 Imports neither NumPy nor TensorRT-LLM, and knows neither builds nor executors.
 """

@@ -3,6 +3,7 @@
     build    from a checkpoint to a runner      runner   an iteration
     steps    one rank's part of it              batch    the ragged rows of an iteration
     model    the forward pass                   arrays   every operation that costs
+    experts  of a mixture, and their choice     latent   what is particular to attention on vectors
     cache    the storage of cache blocks        communicator  sums and gathers through MPI
     threads  how many NumPy uses
 

@@ -5,6 +5,7 @@
     packing      an iteration's rows, in one upload          weights  a checkpoint's tensors, on the device
     model        the forward pass                            operations  every operation, in plain PyTorch
     kernels      the same in Triton the language             attention_kernels  its attention
+    latent, latent_kernels  attention on vectors             softcap_kernels  caps of scores and logits
     linear_kernels, product_kernels, narrow_kernels          products, by how a matrix is stored
     expert_kernels  who computes what in a mixture           cuts     how products are cut into programs
     compressed   quantized matrices on the device            upload   files to a GPU, in parallel
