@@ -74,6 +74,11 @@ def test_parts_of_heads_turn_by_the_factors_of_the_longest_sequence() -> None:
         assert config.row_order(64, 3) == [64, 65, 66]
 
 
+def test_sizes_of_latent_attention_are_ignored_by_other_families() -> None:
+    keys = {key: DEEPSEEK[key] for key in DEEPSEEK if key.startswith(("kv_", "qk_", "v_"))}
+    assert parse_config(LLAMA | keys) == parse_config(LLAMA)
+
+
 def test_absent_keys_take_the_defaults_of_transformers() -> None:
     config = parse_config(LLAMA)
     assert (config.num_kv_heads, config.head_dim, config.max_position_embeddings) == (4, 8, 2048)
@@ -179,6 +184,8 @@ def test_the_architecture_may_come_from_the_model_type() -> None:
         (DEEPSEEK | {"n_group": 3}, CheckpointError, ["n_group", "divisor", "4"]),
         (DEEPSEEK | {"topk_method": "best"}, UnsupportedModelError, ["topk_method", "`best`", "noaux_tc"]),
         (DEEPSEEK | {"scoring_func": "softmax"}, UnsupportedModelError, ["scoring_func", "noaux_tc"]),
+        (DEEPSEEK | {"kv_lora_rank": None}, CheckpointError, ["kv_lora_rank", "missing"]),
+        (DEEPSEEK | {"qk_rope_head_dim": 3}, CheckpointError, ["qk_rope_head_dim", "even"]),
         (DEEPSEEK | {"kv_lora_rank": 0}, CheckpointError, ["kv_lora_rank", "positive integer"]),
         (DEEPSEEK | {"attention_bias": True}, UnsupportedModelError, ["attention_bias"]),
         ({"rope_theta": 1, "rope_scaling": {"type": "yarn"}}, CheckpointError, ["rope_theta", "yarn"]),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from inflight.model.values import integer
+from inflight.model.values import bad_value, integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,12 @@ def parse_latent(values: Mapping[str, Any]) -> Latent | None:
     """The sizes in the values of a config; None: attention is not latent. Errors: `CheckpointError`."""
     if values.get("kv_lora_rank") is None:
         return None
+    rotary_dim = integer(values, "qk_rope_head_dim")
+    if rotary_dim % 2:
+        raise bad_value("qk_rope_head_dim", rotary_dim, "an even number")
     return Latent(
         rank=integer(values, "kv_lora_rank"),
-        rotary_dim=integer(values, "qk_rope_head_dim"),
+        rotary_dim=rotary_dim,
         key_dim=integer(values, "qk_nope_head_dim"),
         value_dim=integer(values, "v_head_dim"),
         query_rank=integer(values, "q_lora_rank", 0),

@@ -195,9 +195,9 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
     windows = family.windows(values, facts.num_layers)
     full, sliding = (values, None) if family.ropes is None else family.ropes(values)
     rope = _rope(full, max_positions, facts.head_dim, family) if positions == "rotary" else None
-    scale = variant.attention_scale
-    if facts.latent is not None:
-        scale = _latent_scale(facts.latent, rope)
+    scale, latent = variant.attention_scale, facts.latent if family.latent else None
+    if latent is not None:
+        scale = _latent_scale(latent, rope)
     return ModelConfig(
         architecture=architecture,
         vocab_size=facts.vocab_size,
@@ -205,8 +205,8 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
         intermediate_size=facts.intermediate_size if mixture is None else mixture.expert_size,
         num_layers=facts.num_layers,
         num_heads=facts.num_heads,
-        num_kv_heads=facts.num_kv_heads if facts.latent is None else 1,
-        head_dim=facts.head_dim if facts.latent is None else facts.latent.cached_dim,
+        num_kv_heads=facts.num_kv_heads if latent is None else 1,
+        head_dim=facts.head_dim if latent is None else latent.cached_dim,
         max_position_embeddings=max_positions,
         norm=family.norm,
         norm_epsilon=number(values, family.epsilon_key, family.epsilon),
@@ -232,7 +232,7 @@ def parse_config(config: Mapping[str, Any]) -> ModelConfig:
         vision=None if family.vision is None else family.vision(facts, config),
         hearing=None if family.hearing is None else family.hearing(facts, config),
         router_bias=family.router_bias,
-        latent=facts.latent,
+        latent=latent,
         mixture=mixture,
         attention_scale=scale,
         attention_softcap=variant.attention_softcap,
@@ -303,6 +303,8 @@ def _require_supported(facts: ModelFacts, values: Mapping[str, Any], family: Fam
     if facts.gated_mlp and values.get("intermediate_size") is None:
         # Not to be guessed from the hidden size, as it is where the MLP has no gate.
         raise missing_key("intermediate_size")
+    if family.latent and facts.latent is None:
+        raise missing_key("kv_lora_rank")
     if facts.num_layers > _MOST_LAYERS:
         raise bad_value("num_hidden_layers", facts.num_layers, f"at most {_MOST_LAYERS}")
     if facts.head_dim % 2:

@@ -29,6 +29,7 @@ DEEPSEEK_V2 = Family(
         "moe_layer_freq": (1,),
         "norm_topk_prob": (False, None),
     },
+    latent=True,
     mixture=partial(parse_mixture, method="greedy"),
 )
 DEEPSEEK_V3 = replace(

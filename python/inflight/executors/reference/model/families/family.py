@@ -133,5 +133,7 @@ class Family:
     partly_rotated: bool = False
     #: Where layers with a window have another rotary embedding than others: how the config states both.
     ropes: Ropes | None = None
+    #: Whether attention is latent.
+    latent: bool = False
     #: Of a mixture that has more than experts: by the config's values, and how many experts there are.
     mixture: Callable[[Mapping[str, Any], int], Mixture] | None = None
