@@ -64,6 +64,15 @@ TARGETS = {
         *(f"block_sparse_moe.experts.{expert}.{name}" for expert in range(4) for name in ("w1", "w2", "w3")),
     ),
     "baichuan2_alibi": ("self_attn.W_pack", "self_attn.o_proj"),
+    # Its shares are those among all experts, which must not be taken from shares.
+    "qwen3_moe": (
+        "self_attn.q_proj",
+        *(
+            f"mlp.experts.{expert}.{name}"
+            for expert in range(6)
+            for name in ("gate_proj", "up_proj", "down_proj")
+        ),
+    ),
 }
 
 
