@@ -16,6 +16,7 @@ from inflight.model.latent import Latent
 
 from .config import ModelConfig
 from .latent import QUERY, QUERY_UP, UP
+from .tensors import mlps
 
 #: Ranks that a refusal tries for its advice.
 _MOST_RANKS = 64
@@ -145,23 +146,10 @@ def _parts(config: ModelConfig, rank: int, ranks: int) -> Iterator[tuple[str, Pa
         if names.stacked_experts:
             yield from _stacked_experts(config, f"{prefix}.{names.expert}", inner, rank)
             continue
-        for place, size in _mlps(config, layer, prefix):
+        for place, size in mlps(config, layer, prefix):
             own = _share(rank, size // ranks)
             yield from _outputs(config, place, names.gate_up, ((own, size),) * (2 if config.gated_mlp else 1))
             yield from _inputs(config, place, names.down, own, rank)
-
-
-def _mlps(config: ModelConfig, layer: int, prefix: str) -> Iterator[tuple[str, int]]:
-    """Where the MLPs of a layer are, and their sizes."""
-    names, mixture = config.names, config.mixture
-    if not config.has_experts(layer):
-        place = f"{prefix}.{names.dense}" if names.dense else prefix
-        yield place, config.intermediate_size if mixture is None else mixture.dense_size
-        return
-    for expert in range(config.num_experts):
-        yield f"{prefix}.{names.expert.format(expert)}", config.intermediate_size
-    if mixture is not None and mixture.shared_size:
-        yield f"{prefix}.{names.shared_expert}", mixture.shared_size
 
 
 def _latent(latent: Latent, prefix: str, rank: int, heads: int) -> Iterator[tuple[str, Part]]:

@@ -49,25 +49,29 @@ def _layer(config: ModelConfig, layer: int, prefix: str) -> Iterator[tuple[str, 
     yield from _linear(config, prefix, (names.output,), config.output_bias, (hidden,), queries)
     if names.sink_scores:
         yield f"{prefix}.{names.sink_scores}", (config.num_heads,)
-    if config.mixture is not None:
-        shared, dense = config.mixture.shared_size, config.mixture.dense_size
-        if not config.has_experts(layer):
-            yield from _mlp(config, f"{prefix}.{names.dense}", dense)
-            return
-        if shared:
-            yield from _mlp(config, f"{prefix}.{names.shared_expert}", shared)
-        if config.mixture.routing.has_bias:
-            yield f"{prefix}.{names.choice_bias}", (config.num_experts,)
-    prefixes = [prefix]
-    if config.num_experts:
+    if config.has_experts(layer):
         yield from _linear(config, prefix, (names.router,), config.router_bias, (config.num_experts,), hidden)
+        if config.mixture is not None and config.mixture.routing.has_bias:
+            yield f"{prefix}.{names.choice_bias}", (config.num_experts,)
         if names.stacked_experts:
             width = 2 * inner if config.gated_mlp else inner
             yield from _stacked_experts(config, f"{prefix}.{names.expert}", width)
             return
-        prefixes = [f"{prefix}.{names.expert.format(expert)}" for expert in range(config.num_experts)]
-    for place in prefixes:
-        yield from _mlp(config, place, inner)
+    for place, size in mlps(config, layer, prefix):
+        yield from _mlp(config, place, size)
+
+
+def mlps(config: ModelConfig, layer: int, prefix: str) -> Iterator[tuple[str, int]]:
+    """Where the MLPs of a layer are, each of which has tensors, and their sizes."""
+    names, mixture = config.names, config.mixture
+    if not config.has_experts(layer):
+        place = f"{prefix}.{names.dense}" if names.dense else prefix
+        yield place, config.intermediate_size if mixture is None else mixture.dense_size
+        return
+    for expert in range(config.num_experts):
+        yield f"{prefix}.{names.expert.format(expert)}", config.intermediate_size
+    if mixture is not None and mixture.shared_size:
+        yield f"{prefix}.{names.shared_expert}", mixture.shared_size
 
 
 def _mlp(config: ModelConfig, place: str, inner: int) -> Iterator[tuple[str, Shape]]:

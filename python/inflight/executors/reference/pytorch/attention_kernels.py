@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from . import latent_kernels
-from .generation_kernels import Plan, attend
+from .generation_kernels import Plan, attend, merge_splits
 from .operations import Shape, Tensor
 from .softcap_kernels import cap_scores
 
@@ -120,28 +120,6 @@ def _generation_attention(
         tl.store(sums + part, total, mask=query_heads < SHARED)
 
 
-@triton.jit
-def _merge_splits(
-    parts,
-    maxima,
-    sums,
-    out,
-    HEAD_DIM: tl.constexpr,
-    PADDED: tl.constexpr,
-    SPLITS: tl.constexpr,
-):
-    head_row = tl.program_id(0).to(tl.int64)
-    splits = tl.arange(0, SPLITS)
-    columns = tl.arange(0, PADDED)
-    inside = columns < HEAD_DIM
-    maximum = tl.load(maxima + head_row * SPLITS + splits)
-    weights = tl.exp2(maximum - tl.max(maximum, axis=0))
-    total = tl.sum(weights * tl.load(sums + head_row * SPLITS + splits), axis=0)
-    reach = (head_row * SPLITS + splits)[:, None] * HEAD_DIM + columns[None, :]
-    mixed = tl.sum(tl.load(parts + reach, mask=inside[None, :], other=0.0) * weights[:, None], axis=0) / total
-    tl.store(out + head_row * HEAD_DIM + columns, mixed.to(out.dtype.element_ty), mask=inside)
-
-
 def _generation_plan(programs: int) -> tuple[int, int, int, int]:
     """Splits of the context, keys a tile, warps and pipeline stages for so many sequences x key heads.
 
@@ -213,7 +191,7 @@ def generation_attention(
         num_stages=stages,
     )
     if splits > 1:
-        _merge_splits[(rows * shape.heads,)](
+        merge_splits[(rows * shape.heads,)](
             parts, maxima, sums, out, HEAD_DIM=shape.head_dim, PADDED=padded, SPLITS=splits, num_warps=2
         )
     return out

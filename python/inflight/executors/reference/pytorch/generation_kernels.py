@@ -248,6 +248,29 @@ def _join(
         tl.store(out + target, (mixed / total).to(out.dtype.element_ty), mask=columns < HEAD_DIM)
 
 
+@triton.jit
+def merge_splits(
+    parts,
+    maxima,
+    sums,
+    out,
+    HEAD_DIM: tl.constexpr,
+    PADDED: tl.constexpr,
+    SPLITS: tl.constexpr,
+):
+    """The output of a head of a row, from what a fixed number of shares of its context gave."""
+    head_row = tl.program_id(0).to(tl.int64)
+    splits = tl.arange(0, SPLITS)
+    columns = tl.arange(0, PADDED)
+    inside = columns < HEAD_DIM
+    maximum = tl.load(maxima + head_row * SPLITS + splits)
+    weights = tl.exp2(maximum - tl.max(maximum, axis=0))
+    total = tl.sum(weights * tl.load(sums + head_row * SPLITS + splits), axis=0)
+    reach = (head_row * SPLITS + splits)[:, None] * HEAD_DIM + columns[None, :]
+    mixed = tl.sum(tl.load(parts + reach, mask=inside[None, :], other=0.0) * weights[:, None], axis=0) / total
+    tl.store(out + head_row * HEAD_DIM + columns, mixed.to(out.dtype.element_ty), mask=inside)
+
+
 def _cut(programs: int, shape: Shape) -> tuple[int, int, int]:
     """Keys a tile, warps and pipeline stages for so many sequences x key heads, measured on an H200: the best
     for long contexts, and within 6 % of it for contexts of 256 tokens. With more than 128 numbers a

@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from .generation_kernels import merge_splits
 from .operations import CONTEXT_TILE, Context, Shape, Tensor
 
 #: Rows that a program computes: heads of one token, or heads of several tokens of a prompt. With twice as
@@ -120,20 +121,6 @@ def _attend(
         tl.store(sums + part, total, mask=present)
 
 
-@triton.jit
-def _merge(parts, maxima, sums, out, RANK: tl.constexpr, RANK_PADDED: tl.constexpr, SPLITS: tl.constexpr):
-    head_row = tl.program_id(0).to(tl.int64)
-    splits = tl.arange(0, SPLITS)
-    columns = tl.arange(0, RANK_PADDED)
-    maximum = tl.load(maxima + head_row * SPLITS + splits)
-    weights = tl.exp2(maximum - tl.max(maximum, axis=0))
-    total = tl.sum(weights * tl.load(sums + head_row * SPLITS + splits), axis=0)
-    reach = (head_row * SPLITS + splits)[:, None] * RANK + columns[None, :]
-    loaded = tl.load(parts + reach, mask=(columns < RANK)[None, :], other=0.0)
-    mixed = tl.sum(loaded * weights[:, None], axis=0) / total
-    tl.store(out + head_row * RANK + columns, mixed.to(out.dtype.element_ty), mask=columns < RANK)
-
-
 def _launch(
     queries: Tensor,
     keys: Tensor,
@@ -181,8 +168,8 @@ def _launch(
         num_stages=1 if wide else 2,
     )
     if splits > 1:
-        _merge[(out.shape[0] * shape.heads,)](
-            target, maxima, sums, out, RANK=rank, RANK_PADDED=padded, SPLITS=splits, num_warps=4
+        merge_splits[(out.shape[0] * shape.heads,)](
+            target, maxima, sums, out, HEAD_DIM=rank, PADDED=padded, SPLITS=splits, num_warps=4
         )
 
 
