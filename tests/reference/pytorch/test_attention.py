@@ -21,6 +21,7 @@ if not HAS_GPU and "TRITON_INTERPRET" not in os.environ:
 
 from inflight.executors.reference.pytorch import context_kernels, generation_kernels, kernels, operations  # noqa: E402
 from inflight.executors.reference.pytorch.operations import CONTEXT_TILE, Context, Shape  # noqa: E402
+from reference.pytorch.packing import context_of, scattered  # noqa: E402
 
 DEVICE = "cuda" if HAS_GPU else "cpu"
 TYPES = ["float32", "bfloat16"] if HAS_GPU else ["float32"]
@@ -37,15 +38,10 @@ def cache(
     lengths: Sequence[int], heads: int, kv_heads: int, head_dim: int, dtype: str
 ) -> tuple[Shape, Tensor, Tensor, Tensor]:
     """A shape, keys, values and block tables: blocks are in any order, and one row is nobody's."""
-    blocks = [-(-length // SIZE) for length in lengths]
-    width = max(blocks) + 1
-    shape = Shape(heads, kv_heads, head_dim, SIZE, width * SIZE)
-    made = torch.randn((2, sum(blocks) + 1, kv_heads, SIZE, head_dim), device=DEVICE)
+    blocks, tables = scattered(lengths, SIZE, DEVICE)
+    shape = Shape(heads, kv_heads, head_dim, SIZE, tables.shape[1] * SIZE)
+    made = torch.randn((2, blocks, kv_heads, SIZE, head_dim), device=DEVICE)
     keys, values = made.to(getattr(torch, dtype))
-    order = torch.randperm(sum(blocks), device=DEVICE, dtype=torch.int32)
-    tables = torch.full((len(lengths) + 1, width), sum(blocks), dtype=torch.int32, device=DEVICE)
-    for row, own in enumerate(order.split(blocks)):
-        tables[row + 1, : len(own)] = own
     return shape, keys, values, tables
 
 
@@ -192,34 +188,22 @@ def test_prompts_from_any_position_on(
         shape = replace(shape, slopes=torch.linspace(0.05, 0.5, sizes[0], device=DEVICE))
     rows = sum(count for _, count in chunks)
     queries = torch.randn((rows, sizes[0], sizes[2]), device=DEVICE).to(keys.dtype)
-    places, start = [], 0
-    for slot, (first, count) in enumerate(chunks, 1):
-        places.append((start, count, slot, first))
-        start += count
-    tiles = [
-        (row + offset, slot, first + offset, min(CONTEXT_TILE, count - offset))
-        for row, count, slot, first in places
-        for offset in range(0, count, CONTEXT_TILE)
-    ]
-    # As an iteration from a graph has it, which has room for more.
-    tiles += [(0, 0, 0, 0)] * 3
-    given = torch.tensor(tiles, dtype=torch.int32, device=DEVICE).T.contiguous()
-    packed = Context(given[0], given[1], given[2], given[3], tuple(places))
+    context = context_of(chunks, DEVICE)
     expected = torch.empty_like(queries, dtype=torch.float32)
     plain = (queries.float(), keys.float(), values.float())
-    operations.context_attention(*plain, tables, packed, window, shape, None, expected, scores)
-    plan = kernels.plan_context(packed, shape, queries.element_size())
+    operations.context_attention(*plain, tables, context, window, shape, None, expected, scores)
+    plan = kernels.plan_context(context, shape, queries.element_size())
     # As the layers of an iteration do, with one plan.
     for _ in range(3):
         found = torch.full_like(queries, float("nan"))
-        kernels.context_attention(queries, keys, values, tables, packed, window, shape, plan, found, scores)
+        kernels.context_attention(queries, keys, values, tables, context, window, shape, plan, found, scores)
         assert error(found, expected) < TOLERANCES[dtype]
     assert (plan is None) == (kind == "linear biases")
     if plan is not None:
-        parts = plan.cuts[1 + 2 * len(tiles) :][: int(plan.cuts[0])].tolist()
-        assert sorted(set(parts)) == list(range(len(tiles) - 3))
-        is_cut = "cut often" in kind and max(position + count for _, _, position, count in tiles) > 64
-        assert len(parts) > len(tiles) - 3 or not is_cut
+        parts = plan.cuts[1 + 2 * len(context.rows) :][: int(plan.cuts[0])].tolist()
+        assert sorted(set(parts)) == list(range(len(context.rows) - 3))
+        is_cut = "cut often" in kind and max(map(sum, chunks)) > 64
+        assert len(parts) > len(context.rows) - 3 or not is_cut
 
 
 def test_few_tiles_are_cut_and_many_are_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,8 @@ if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0)
     pytest.skip("there is no GPU of compute capability 9.0", allow_module_level=True)
 
 from inflight.executors.reference.pytorch import context_kernels, hopper, kernels, operations  # noqa: E402
-from inflight.executors.reference.pytorch.operations import CONTEXT_TILE, Context, Shape  # noqa: E402
+from inflight.executors.reference.pytorch.operations import Shape  # noqa: E402
+from reference.pytorch.packing import context_of  # noqa: E402
 
 #: First position and rows of each chunk; the last two have contexts that are cut between programs.
 CHUNKS = [
@@ -45,19 +46,7 @@ def packed(chunks: Sequence[tuple[int, int]], tokens_per_block: int, kv_heads: i
         tables[row, : len(own)] = own
         if seen := lengths[row] % tokens_per_block:
             keys[own[-1], :, seen:], values[own[-1], :, seen:] = float("nan"), float("nan")
-    places, start = [], 0
-    for slot, (first, count) in enumerate(chunks):
-        places.append((start, count, slot, first))
-        start += count
-    tiles = [
-        (row + offset, slot, first + offset, min(CONTEXT_TILE, count - offset))
-        for row, count, slot, first in places
-        for offset in range(0, count, CONTEXT_TILE)
-    ]
-    # As an iteration from a graph has it, which has room for more.
-    tiles += [(0, 0, 0, 0)] * 3
-    given = torch.tensor(tiles, dtype=torch.int32, device="cuda").T.contiguous()
-    return keys, values, tables, Context(given[0], given[1], given[2], given[3], tuple(places))
+    return keys, values, tables, context_of(chunks, "cuda", first_slot=0)
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,9 @@ from inflight.executors.reference.model.weights import CheckpointWeights, find_w
 from inflight.executors.reference.numpy import experts  # noqa: E402
 from inflight.executors.reference.pytorch import operations  # noqa: E402
 from inflight.executors.reference.pytorch.model import TorchModel  # noqa: E402
-from inflight.executors.reference.pytorch.operations import CONTEXT_TILE, Context, Shape  # noqa: E402
+from inflight.executors.reference.pytorch.operations import Shape  # noqa: E402
 from inflight.executors.reference.pytorch.weights import DeviceWeights  # noqa: E402
+from reference.pytorch.packing import context_of, scattered  # noqa: E402
 from reference.support import FIXTURES  # noqa: E402
 
 HAS_GPU = torch.cuda.is_available()
@@ -42,15 +43,12 @@ Tensor = Any
 def cache(lengths: list[int], sizes: tuple[int, int, int], dtype: str) -> tuple[Shape, Tensor, Tensor]:
     """A shape, keys and block tables: blocks are in any order, and one row is nobody's."""
     heads, rank, turned = sizes
-    blocks = [-(-length // SIZE) for length in lengths]
-    width = max(blocks) + 1
-    keys = torch.randn((sum(blocks) + 1, 1, SIZE, rank + turned), device=DEVICE).to(getattr(torch, dtype))
-    order = torch.randperm(sum(blocks), device=DEVICE, dtype=torch.int32)
-    tables = torch.full((len(lengths) + 1, width), sum(blocks), dtype=torch.int32, device=DEVICE)
-    for row, own in enumerate(order.split(blocks)):
-        tables[row + 1, : len(own)] = own
+    blocks, tables = scattered(lengths, SIZE, DEVICE)
+    keys = torch.randn((blocks, 1, SIZE, rank + turned), device=DEVICE).to(getattr(torch, dtype))
     scale = (rank + turned) ** -0.5
-    shape = Shape(heads, 1, rank + turned, SIZE, width * SIZE, attention_scale=0.8 * scale, value_dim=rank)
+    shape = Shape(
+        heads, 1, rank + turned, SIZE, tables.shape[1] * SIZE, attention_scale=0.8 * scale, value_dim=rank
+    )
     return shape, keys, tables
 
 
@@ -96,26 +94,14 @@ def test_prompts_from_any_position_on(
     shape, keys, tables = cache([first + count for first, count in chunks], sizes, dtype)
     rows = sum(count for _, count in chunks)
     queries = torch.randn((rows, sizes[0], sum(sizes[1:])), device=DEVICE).to(keys.dtype)
-    places, start = [], 0
-    for slot, (first, count) in enumerate(chunks, 1):
-        places.append((start, count, slot, first))
-        start += count
-    tiles = [
-        (row + offset, slot, first + offset, min(CONTEXT_TILE, count - offset))
-        for row, count, slot, first in places
-        for offset in range(0, count, CONTEXT_TILE)
-    ]
-    # As an iteration from a graph has it, which has room for more.
-    tiles += [(0, 0, 0, 0)] * 3
-    given = torch.tensor(tiles, dtype=torch.int32, device=DEVICE).T.contiguous()
-    packed = Context(given[0], given[1], given[2], given[3], tuple(places))
+    context = context_of(chunks, DEVICE)
     wide = keys.float()
     expected = torch.empty((rows, *sizes[:2]), device=DEVICE)
     values = wide[..., : sizes[1]]
-    operations.context_attention(queries.float(), wide, values, tables, packed, None, shape, None, expected)
-    plan = kernels.plan_context(packed, shape, queries.element_size())
+    operations.context_attention(queries.float(), wide, values, tables, context, None, shape, None, expected)
+    plan = kernels.plan_context(context, shape, queries.element_size())
     found = torch.full_like(expected, float("nan"), dtype=queries.dtype)
-    kernels.context_attention(queries, keys, keys[..., : sizes[1]], tables, packed, None, shape, plan, found)
+    kernels.context_attention(queries, keys, keys[..., : sizes[1]], tables, context, None, shape, plan, found)
     assert error(found, expected) < TOLERANCES[dtype]
 
 
