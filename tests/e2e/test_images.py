@@ -23,7 +23,7 @@ from reference import seen
 from reference.support import engine, request
 from support.metrics import active_requests, total
 from support.processes import InflightProcess
-from support.servers import NO_KEY, Start, start_gateway, wait_ready
+from support.servers import Start, openai_client, start_gateway, wait_ready
 from support.triton import inputs, tensor, tokens
 
 MAX_TOKENS = 12
@@ -38,7 +38,7 @@ class Seeing:
     grpc: str = ""
 
     def client(self) -> openai.OpenAI:
-        return openai.OpenAI(base_url=f"http://{self.address}/v1", api_key=NO_KEY, max_retries=0, timeout=60)
+        return openai_client(self.address)
 
     def expected(self, prompt: str, numbers: Sequence[int]) -> str:
         """What the model answers to a prompt with images."""

@@ -17,7 +17,7 @@ from support.http import get, request
 from support.object_store import BUCKET, SECRET, ObjectStore, object_store
 from support.postgres import PASSWORD, binaries, postgres
 from support.processes import InflightProcess, wait_until
-from support.servers import NO_KEY, Start, start_worker, wait_ready
+from support.servers import Start, openai_client, start_worker, wait_ready
 
 LINES = 200
 END_S = 90.0
@@ -38,7 +38,7 @@ def client_of() -> Iterator[ClientOf]:
     with ExitStack() as clients:
 
         def client_of(address: str) -> openai.OpenAI:
-            client = openai.OpenAI(base_url=f"http://{address}/v1", api_key=NO_KEY, max_retries=0)
+            client = openai_client(address)
             return clients.enter_context(client)
 
         yield client_of

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
-import openai
 import pytest
 import tritonclient.grpc as triton
 from openai.types.chat import ChatCompletionMessageParam
@@ -24,7 +23,7 @@ from support.envoy import Envoy, configuration
 from support.http import get, post
 from support.metrics import total
 from support.processes import InflightProcess
-from support.servers import MODEL_NAME, NO_KEY, Start, start_worker, wait_ready
+from support.servers import MODEL_NAME, Start, openai_client, start_worker, wait_ready
 from support.triton import TritonStream, inputs
 
 #: A prompt that takes 0.2 s and more where it is not cached.
@@ -119,7 +118,7 @@ def test_prompts_that_begin_alike_go_to_one_pod(pool: Pool, envoy: Envoy) -> Non
 
 
 def test_openai_clients_see_no_difference(pool: Pool, envoy: Envoy) -> None:
-    client = openai.OpenAI(base_url=f"http://{envoy.http}/v1", api_key=NO_KEY, max_retries=0)
+    client = openai_client(envoy.http)
     messages: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Say something. " * 40}]
     whole = client.chat.completions.create(model=MODEL_NAME, messages=messages, max_tokens=20)
     stream = client.chat.completions.create(
@@ -197,7 +196,7 @@ def test_beyond_its_limit_of_requests_the_answer_is_429(pool: Pool, start: Start
     picker = start("gateway", *ports, "--max-concurrent-requests=1", *workers)
     wait_ready(picker)
     envoy = Envoy(tmp_path, configuration(picker.address("picker")))
-    client = openai.OpenAI(base_url=f"http://{envoy.http}/v1", api_key=NO_KEY, max_retries=0)
+    client = openai_client(envoy.http)
     try:
         with client.completions.create(
             model=MODEL_NAME, prompt=prompt(70), max_tokens=5000, stream=True, extra_body={"ignore_eos": True}
@@ -407,7 +406,7 @@ def test_a_request_that_its_endpoint_refuses_goes_to_the_next_one(
         return total(http, "inflight_gateway_worker_active", label)
 
     refuses, (takes, _) = refusing.workers["127.0.0.4"], pool.pods[HOSTS[0]]
-    client = openai.OpenAI(base_url=f"http://{envoy.http}/v1", api_key=NO_KEY, max_retries=0)
+    client = openai_client(envoy.http)
     try:
         # Its prompt is cached where nothing listens.
         extra = {"ignore_eos": True}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import openai
 import pytest
 
 from support.authority import make_authority
@@ -13,7 +12,7 @@ from support.batches import outlive_holder, requests, results
 from support.http import get
 from support.postgres import PASSWORD, Postgres, binaries, postgres
 from support.processes import InflightProcess, wait_until
-from support.servers import NO_KEY, Start, start_worker, wait_ready
+from support.servers import Start, openai_client, start_worker, wait_ready
 
 pytestmark = pytest.mark.skipif(
     binaries() is None, reason="PostgreSQL is not installed: tools/install-system-packages database"
@@ -38,7 +37,7 @@ def test_each_line_has_one_result_whatever_dies(start: Start, tmp_path: Path) ->
         gateways = [gateway_on(start, worker, database) for _ in range(2)]
         addresses = [wait_ready(gateway) for gateway in gateways]
         file = requests(tmp_path / "in.jsonl", LINES, max_tokens=10, ignore_eos=True)
-        one = openai.OpenAI(base_url=f"http://{addresses[0]}/v1", api_key=NO_KEY, max_retries=0)
+        one = openai_client(addresses[0])
         with file.open("rb") as content:
             uploaded = one.files.create(file=content, purpose="batch")
         created = one.batches.create(

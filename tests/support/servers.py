@@ -7,6 +7,7 @@ place of the embedded model.
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,6 +24,18 @@ MODEL_ARGUMENTS = () if MODEL is None else (MODEL,)
 MODEL_NAME = "inflight-demo"
 
 
+def openai_client(address: str, **options: object) -> openai.OpenAI:
+    """An OpenAI client that never retries, since a test wants the first answer. It is closed when it goes.
+
+    By itself it closes its connections in `__del__`. The garbage collector may get to their sockets before
+    that, and then whichever test runs at that moment fails for a socket that was left open.
+    """
+    settings = {"api_key": NO_KEY, "max_retries": 0, "timeout": 60.0, **options}
+    client = openai.OpenAI(base_url=f"http://{address}/v1", **settings)  # type: ignore[arg-type]
+    weakref.finalize(client, client._client.close)
+    return client
+
+
 @dataclass(frozen=True)
 class Server:
     """A gateway that is ready, and the worker behind it."""
@@ -33,9 +46,8 @@ class Server:
     model: str
 
     def client(self, **options: object) -> openai.OpenAI:
-        """An OpenAI client that never retries: a test wants the first answer."""
-        settings = {"api_key": NO_KEY, "max_retries": 0, "timeout": 60.0, **options}
-        return openai.OpenAI(base_url=f"http://{self.http}/v1", **settings)  # type: ignore[arg-type]
+        """An `openai_client` of its gateway."""
+        return openai_client(self.http, **options)
 
 
 #: Starts `inflight ARGUMENTS` for as long as the test or session lasts.

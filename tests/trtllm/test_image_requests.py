@@ -25,7 +25,7 @@ from support.authority import make_authority
 from support.double.package import write_double
 from support.http import post
 from support.pictures import picture
-from support.servers import NO_KEY, Start, start_gateway, start_worker, wait_ready
+from support.servers import NO_KEY, Start, openai_client, start_gateway, start_worker, wait_ready
 from trtllm.pytorch_setup import SEEING, write_checkpoint
 
 PNG, JPEG = picture("PNG", (3, 2)), picture("JPEG", (5, 4))
@@ -132,7 +132,7 @@ def salt(*files: bytes) -> str:
 
 
 def client(seeing: Seeing) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"http://{seeing.address}/v1", api_key=NO_KEY, max_retries=0, timeout=60)
+    return openai_client(seeing.address)
 
 
 def asked(*urls: str) -> list[Any]:

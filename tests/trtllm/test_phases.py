@@ -8,13 +8,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 
 from support.double.package import write_double
 from support.metrics import total
 from support.processes import InflightProcess
-from support.servers import NO_KEY, Start, start_gateway, wait_ready
+from support.servers import Start, openai_client, start_gateway, wait_ready
 from trtllm.test_worker import checkpoint_with_tokenizer, engine_with_tokenizer, run_worker
 
 #: Each with its own options.
@@ -42,7 +41,7 @@ class Fleet:
         gateway = start_gateway(start, list(self.workers.values()), "--disaggregate=always")
         self.address = wait_ready(gateway)
         gateway.wait_until("both are up", lambda: total(self.address, "inflight_gateway_worker_up") == 2)
-        self.client = openai.OpenAI(base_url=f"http://{self.address}/v1", api_key=NO_KEY, max_retries=0)
+        self.client = openai_client(self.address)
 
     def asked(self, phases: str) -> list[dict[str, Any]]:
         """What the runtime was asked for."""
