@@ -1,12 +1,15 @@
-//! What a pick costs: lookup and choice among 1,000 servers, for a prompt of 3,000 blocks.
+//! What a pick costs: lookup and choice among 1,000 servers, for a prompt of 3,000 blocks, with one open request at each of
+//! them whose prompt begins alike.
 //!
 //! `cargo run --release -p inflight-routing --example pick_cost`
 
 #![allow(clippy::print_stdout)]
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::Instant;
 
+use inflight_routing::coming::Coming;
 use inflight_routing::expectation::{Expectations, Report};
 use inflight_routing::index::{Held, Index, Level};
 use inflight_routing::{Eligible, Request, choose};
@@ -24,13 +27,14 @@ fn key(prompt: u64, place: u64, common: u64) -> u64 {
 
 fn main() {
     println!(
-        "{:>10} {:>8} {:>10} {:>10} {:>10}",
-        "depths", "holders", "lookup us", "choice us", "pick us"
+        "{:>10} {:>8} {:>10} {:>10} {:>10} {:>10}",
+        "depths", "holders", "lookup us", "choice us", "pick us", "count us"
     );
     // How many depths the prompt's holders differ in, and how many hold its whole beginning.
     for (depths, common) in [(0, 0), (1, 3000), (2, 20), (8, 20), (32, 200)] {
         let mut index = Index::new(1 << 22);
         let mut expectations = Expectations::new(1);
+        let mut coming = Coming::default();
         for server in 0..SERVERS {
             expectations.add(server);
             expectations.reported(
@@ -59,6 +63,8 @@ fn main() {
                 .map(|place| key(if server < 64 { 0 } else { prompt }, place, common))
                 .collect();
             index.stored(server, keys.last().copied(), &rest, Level::Device);
+            let open: Arc<[u64]> = [keys, rest].concat().into();
+            coming.sent(server, &open);
         }
         let keys: Vec<u64> = (0..BLOCKS).map(|place| key(0, place, common)).collect();
         let request = Request {
@@ -69,7 +75,15 @@ fn main() {
             transfer: None,
         };
         let mut held = Held::default();
-        let lookup = cost(|_| index.find(black_box(&keys), &mut held));
+        let lookup = cost(|_| {
+            index.find(black_box(&keys), &mut held);
+            coming.find(black_box(&keys), &mut held);
+        });
+        let asked: Arc<[u64]> = keys.as_slice().into();
+        let sent = cost(|_| {
+            coming.sent(7, black_box(&asked));
+            coming.ended(7, &asked);
+        });
         let eligible = || (0..SERVERS).map(|server| Eligible { server, delay: 0.0 });
         let choice = cost(|pick| {
             let now = 10.0 + f64::from(pick) * 1e-6;
@@ -77,7 +91,7 @@ fn main() {
         });
         let depth = held.servers().len();
         println!(
-            "{depths:>10} {depth:>8} {lookup:>10.2} {choice:>10.2} {:>10.2}",
+            "{depths:>10} {depth:>8} {lookup:>10.2} {choice:>10.2} {:>10.2} {sent:>10.2}",
             lookup + choice
         );
     }

@@ -36,7 +36,7 @@ pub struct Eligible {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
     pub server: u32,
-    /// Tokens that are expected in its cache.
+    /// Tokens that its cache holds, as far as is reported.
     pub cached_tokens: u32,
     /// Tokens that come from another server.
     pub moved_tokens: u32,
@@ -65,16 +65,20 @@ impl Request {
         (moved, f64::from(moved) * token_s)
     }
 
-    /// The request as work of a server that holds so many leading blocks.
-    pub fn work(&self, held: crate::index::Depth) -> Work {
-        let tokens = |blocks: u32| match self.transfer {
+    /// Tokens of so many leading blocks, or of all where nothing is computed.
+    fn tokens_of(&self, blocks: u32) -> u32 {
+        match self.transfer {
             Some(_) => self.tokens,
             None => blocks.saturating_mul(self.block_tokens).min(self.tokens),
-        };
+        }
+    }
+
+    /// The request as work of a server that holds so many leading blocks. What is coming is there when its turn comes.
+    pub fn work(&self, held: crate::index::Depth) -> Work {
         Work {
             tokens: self.tokens,
-            on_device: tokens(held.device),
-            on_host: tokens(held.host),
+            on_device: self.tokens_of(held.coming),
+            on_host: self.tokens_of(held.host.max(held.coming)),
             is_urgent: self.is_urgent,
             spares_streams: self.spares_streams,
             is_transferred: self.transfer.is_some(),
@@ -115,7 +119,7 @@ pub fn choose(
         if best.is_none_or(|(least, _)| rank < least) {
             let choice = Choice {
                 server,
-                cached_tokens: work.on_host.max(work.on_device),
+                cached_tokens: request.tokens_of(depth.host),
                 moved_tokens,
                 wait: wait + delay,
                 compute,

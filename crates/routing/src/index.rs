@@ -109,7 +109,7 @@ impl Index {
                 let at = held.at(server);
                 at.host = *depth;
                 if memory == Memory::Device {
-                    at.device = *depth;
+                    (at.device, at.coming) = (*depth, *depth);
                 }
             }
         }

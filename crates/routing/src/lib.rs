@@ -3,13 +3,14 @@
 //!
 //! ## How to use it
 //!
-//! A caller keeps four things. All servers are small numbers that it assigns; all times are seconds since one moment.
+//! A caller keeps five things. All servers are small numbers that it assigns; all times are seconds since one moment.
 //!
 //! | what | lock | who changes it |
 //! |---|---|---|
 //! | [`index::Index`] | read-write | one writer, with batches of what servers report |
 //! | [`expectation::Expectations`] | mutex | reports, and each request as it is sent, starts and ends |
 //! | [`estimate::Estimates`] | the index's | as a request is sent to a server that reports no blocks |
+//! | [`coming::Coming`] | mutex | as a request is sent to a server that reports blocks, and ends |
 //! | [`index::Held`] | none: one a thread | each lookup |
 //!
 //! To place a request, look its blocks up, then choose and count it under one lock, so that the next choice sees it:
@@ -38,10 +39,11 @@
 //! expectations.ended(ticket);
 //! ```
 //!
-//! A server that accepts a prompt will hold its blocks: put them into the index with the request, so that the next one
-//! follows it. Take them out again ([`index::Index::removed`]) if the request fails before it starts.
+//! A server that accepts a prompt will hold its blocks: keep the prompt ([`coming::Coming::sent`]) until the request ends,
+//! and add what is coming to each lookup, so that a burst of prompts that begin alike stays together.
 
 pub mod choose;
+pub mod coming;
 pub mod estimate;
 pub mod expectation;
 pub mod index;

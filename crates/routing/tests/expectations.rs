@@ -158,7 +158,14 @@ fn every_part_of_the_cost_is_in_seconds_of_waiting() {
         let cost = wait + 3.5 * compute + compute * (wait + compute / 2.0) + compute * streams;
         (compute, cost + 3.0 * recent + 0.005 * 8.0)
     };
-    let on = |device, host| REQUEST.work(Depth { device, host });
+    let on = |device, host| {
+        let coming = device;
+        REQUEST.work(Depth {
+            device,
+            host,
+            coming,
+        })
+    };
     let spares = Work {
         spares_streams: true,
         ..work()

@@ -84,8 +84,10 @@ impl Naive {
         let (device, host) = (&self.device[server as usize], &self.host[server as usize]);
         let leading =
             |holds: &dyn Fn(&u64) -> bool| keys.iter().take_while(|one| holds(one)).count();
+        let on_device = leading(&|key| device.contains(key)) as u32;
         Depth {
-            device: leading(&|key| device.contains(key)) as u32,
+            device: on_device,
+            coming: on_device,
             host: leading(&|key| device.contains(key) || host.contains(key)) as u32,
         }
     }

@@ -12,6 +12,7 @@ const CRATE: Arrows = &[
     ("index", &[]),
     ("expectation", &[]),
     ("estimate", &["index"]),
+    ("coming", &["index"]),
     ("choose", &["expectation", "index"]),
     ("split", &["choose", "expectation", "index"]),
 ];

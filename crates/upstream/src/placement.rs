@@ -13,12 +13,14 @@ mod reports;
 mod seat;
 mod trust;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use inflight_routing::choose::{self, Choice, Eligible};
+use inflight_routing::coming::Coming;
 use inflight_routing::estimate::Estimates;
-use inflight_routing::expectation::{Expectations, Seconds};
+use inflight_routing::expectation::{Expectations, Seconds, Ticket, Work};
 use inflight_routing::index::{Held, Index};
 use inflight_routing::split::{self, HandOvers};
 use parking_lot::{Mutex, MutexGuard};
@@ -56,12 +58,33 @@ struct State {
     /// What workers that report nothing may hold.
     estimates: Estimates,
     hand_overs: HandOvers,
+    /// What workers that report will hold.
+    coming: Coming,
     /// Used again by each pick.
     held: Held,
     /// Whether a number is taken.
     taken: Vec<bool>,
     /// Workers whose blocks are known.
-    naming: usize,
+    naming: BTreeSet<u32>,
+}
+
+impl State {
+    /// Counts a request as sent to a worker. Returns which blocks come there with it.
+    fn sent(
+        &mut self,
+        server: u32,
+        ask: &CacheQuery,
+        work: &Work,
+        now: Seconds,
+    ) -> (Ticket, Arc<[u64]>) {
+        let ticket = self.expectations.sent(server, work, now);
+        self.estimates.sent(server, &ask.keys, &mut self.index);
+        if !self.naming.contains(&server) {
+            return (ticket, Arc::default());
+        }
+        self.coming.sent(server, &ask.keys);
+        (ticket, Arc::clone(&ask.keys))
+    }
 }
 
 impl Placement {
@@ -74,9 +97,10 @@ impl Placement {
                 expectations: Expectations::new(rand::random()),
                 estimates: Estimates::default(),
                 hand_overs: HandOvers::default(),
+                coming: Coming::default(),
                 held: Held::default(),
                 taken: Vec::new(),
-                naming: 0,
+                naming: BTreeSet::new(),
             }),
             heard: AtomicUsize::new(0),
             block_tokens: AtomicU32::new(0),
@@ -118,18 +142,11 @@ impl Placement {
         seats: impl Iterator<Item = &'a Arc<Seat>> + Clone,
     ) -> Option<(usize, Placed)> {
         let (mut state, request, now) = self.look_up(ask);
-        let State {
-            index,
-            expectations,
-            estimates,
-            held,
-            ..
-        } = &mut *state;
+        let (held, expectations) = (&state.held, &state.expectations);
         let choice = choose::choose(&request, eligible(seats.clone()), held, expectations, now)?;
         let work = request.work(held.of(choice.server));
-        let ticket = expectations.sent(choice.server, &work, now);
-        let is_estimated = estimates.is_estimated(choice.server);
-        estimates.sent(choice.server, &ask.keys, index);
+        let (ticket, coming) = state.sent(choice.server, ask, &work, now);
+        let is_estimated = state.estimates.is_estimated(choice.server);
         drop(state);
         let mut seats = seats.enumerate();
         let (place, seat) = seats.find(|(_, seat)| seat.server() == choice.server)?;
@@ -140,7 +157,8 @@ impl Placement {
         self.counts.requests.get_or_create(&by.into()).inc();
         let is_checked = ask.is_checked() && !is_estimated;
         let sent = ask.is_transferred.then_some(now);
-        let placed = Placed::new(Arc::clone(seat), ticket, choice, is_checked, sent);
+        let seat = Arc::clone(seat);
+        let placed = Placed::new(seat, ticket, coming, choice, is_checked, sent);
         Some((place, placed))
     }
 
@@ -189,27 +207,19 @@ impl Placement {
             return None;
         }
         let (mut state, request, now) = self.look_up(ask);
-        let State {
-            index,
-            expectations,
-            estimates,
-            held,
-            ..
-        } = &mut *state;
         let expected = expected.filter(|choice| choice.server == seat.server());
-        let is_checked =
-            expected.is_some() && ask.is_checked() && !estimates.is_estimated(seat.server());
+        let is_estimated = state.estimates.is_estimated(seat.server());
+        let is_checked = expected.is_some() && ask.is_checked() && !is_estimated;
         let seats = eligible(std::iter::once(seat));
         let choice = match expected {
             Some(choice) => choice,
-            None => choose::choose(&request, seats, held, expectations, now)?,
+            None => choose::choose(&request, seats, &state.held, &state.expectations, now)?,
         };
-        let work = request.work(held.of(seat.server()));
-        let ticket = expectations.sent(seat.server(), &work, now);
-        estimates.sent(seat.server(), &ask.keys, index);
+        let work = request.work(state.held.of(seat.server()));
+        let (ticket, coming) = state.sent(seat.server(), ask, &work, now);
         drop(state);
         let seat = Arc::clone(seat);
-        Some(Placed::new(seat, ticket, choice, is_checked, None))
+        Some(Placed::new(seat, ticket, coming, choice, is_checked, None))
     }
 
     /// Whether a request should be computed by one of `contexts` and continued by one of `others`, rather than be computed
@@ -230,13 +240,14 @@ impl Placement {
         known.split_pays(&request, eligible(contexts), eligible(others))
     }
 
-    /// What is known, with what workers hold of a request's blocks in [`State::held`]; the request, as a choice sees it;
+    /// What is known, with what workers hold and will hold of a request's blocks in [`State::held`]; the request, as a choice sees it;
     /// and when that is.
     fn look_up(&self, ask: &CacheQuery) -> (MutexGuard<'_, State>, choose::Request, Seconds) {
         let now = self.now();
         let mut guard = self.state.lock();
         let state = &mut *guard;
         state.index.find(&ask.keys, &mut state.held);
+        state.coming.find(&ask.keys, &mut state.held);
         let transfer = ask.is_transferred.then(|| state.hand_overs.token_s());
         let request = choose::Request {
             tokens: ask.tokens,

@@ -1,5 +1,5 @@
-//! What a lookup found: how many leading blocks of a prompt each server holds. Owns the table, which is used again for
-//! the next prompt.
+//! What a lookup found: how many leading blocks of a prompt each server holds or will hold. Owns the table, which is used
+//! again for the next prompt.
 
 /// The leading blocks of a prompt that a server holds, without a gap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -8,6 +8,8 @@ pub struct Depth {
     pub device: u32,
     /// On the device or in the host's memory; at least `device`.
     pub host: u32,
+    /// On the device, or there once what was sent before is [computed](crate::coming); at least `device`.
+    pub coming: u32,
 }
 
 /// See the module. Make one for each thread that picks, and keep it.
@@ -28,7 +30,7 @@ impl Held {
             .unwrap_or_default()
     }
 
-    /// The servers that hold at least the first block, in no order.
+    /// The servers that hold or will hold at least the first block, in no order.
     pub fn servers(&self) -> &[u32] {
         &self.servers
     }
@@ -39,13 +41,13 @@ impl Held {
         }
     }
 
-    pub(super) fn at(&mut self, server: u32) -> &mut Depth {
+    pub(crate) fn at(&mut self, server: u32) -> &mut Depth {
         let place = server as usize;
         if place >= self.depths.len() {
             self.depths.resize(place + 1, Depth::default());
         }
         let depth = &mut self.depths[place];
-        if depth.host == 0 {
+        if *depth == Depth::default() {
             self.servers.push(server);
         }
         depth

@@ -15,6 +15,8 @@ use super::trust::Fault;
 pub struct Placed {
     seat: Arc<Seat>,
     ticket: Ticket,
+    /// Blocks that the worker will hold.
+    coming: Arc<[u64]>,
     choice: Choice,
     has_started: bool,
     /// Whether the worker's count of cached tokens says whether its reports are right.
@@ -27,6 +29,7 @@ impl Placed {
     pub(super) fn new(
         seat: Arc<Seat>,
         ticket: Ticket,
+        coming: Arc<[u64]>,
         choice: Choice,
         is_checked: bool,
         sent: Option<Seconds>,
@@ -34,6 +37,7 @@ impl Placed {
         Self {
             seat,
             ticket,
+            coming,
             choice,
             has_started: false,
             is_checked,
@@ -100,5 +104,6 @@ impl Drop for Placed {
     fn drop(&mut self) {
         let mut state = self.seat.placement().state.lock();
         state.expectations.ended(self.ticket);
+        state.coming.ended(self.seat.server(), &self.coming);
     }
 }

@@ -67,9 +67,9 @@ impl Reports {
         self.names_blocks
     }
 
-    /// Its blocks are named as those of the others from now on. Returns whether they were not before.
-    pub(super) fn begin_naming(&mut self) -> bool {
-        !std::mem::replace(&mut self.names_blocks, true)
+    /// Its blocks are named as those of the others from now on.
+    pub(super) fn begin_naming(&mut self) {
+        self.names_blocks = true;
     }
 
     /// Takes the next message.

@@ -137,7 +137,8 @@ impl Seat {
             }
         }
         if taken.begins && size > 0 && size == block_tokens.load(Ordering::Relaxed) {
-            state.naming += usize::from(reports.begin_naming());
+            reports.begin_naming();
+            state.naming.insert(self.server);
         }
         if reports.names_blocks() {
             for (changes, level) in [(&update.device, Level::Device), (&update.host, Level::Host)] {
@@ -197,8 +198,8 @@ impl Seat {
     fn forget_names(&self, reports: &Reports) {
         if reports.names_blocks() {
             let mut state = self.placement.state.lock();
-            state.naming -= 1;
-            if state.naming == 0 {
+            state.naming.remove(&self.server);
+            if state.naming.is_empty() {
                 self.placement.block_tokens.store(0, Ordering::Relaxed);
             }
         }

@@ -132,6 +132,37 @@ async fn a_hand_over_is_learned_by_what_had_to_be_moved() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn prompts_that_begin_alike_stay_together_before_any_is_computed() {
+    let (placement, seats, _) = pair();
+    let fresh: Vec<i32> = (1000..5000).collect();
+    let longer = [&fresh[..], &[1, 2, 3, 4]].concat();
+    let known = |server| {
+        let held = placement.look_up(&ask(&longer)).0.held.of(server);
+        (held.device, held.coming)
+    };
+    let placed = placement.assign(&ask(&fresh), seats.iter()).unwrap().1;
+    let server = placed.seat().server();
+    let behind = placement.assign(&ask(&longer), seats.iter()).unwrap().1;
+    assert_eq!(behind.seat().server(), server);
+    // The worker has reported none of it, so an answer without it does not make its reports wrong.
+    assert_eq!((behind.expected_cached(), behind.is_checked()), (0, true));
+    assert_eq!(known(server), (0, 1001));
+    drop(behind);
+    assert_eq!(known(server), (0, 1000));
+    drop(placed);
+    assert_eq!(known(server), (0, 0));
+    // One that does not reuse blocks will hold none.
+    let forgets = placement.join().unwrap();
+    let update = CacheUpdate {
+        shape: Some(CacheShape::default()),
+        ..first(BlockChanges::default())
+    };
+    forgets.take(&update).unwrap();
+    let _sent = placement.assign(&ask(&fresh), [&forgets].into_iter());
+    assert_eq!(known(forgets.server()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_goes_where_its_prompt_is_cached() {
     let (placement, seats, prompt) = pair();
     assert_eq!(placement.block_tokens(), Some(BLOCK));
