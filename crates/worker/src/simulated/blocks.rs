@@ -8,7 +8,7 @@ use crate::executor::KvCacheStats;
 
 /// What of a request is in the cache.
 pub(super) struct Found {
-    blocks: usize,
+    pub(super) blocks: usize,
     /// Blocks that it takes of the free ones.
     pub(super) cost: u32,
 }

@@ -19,6 +19,11 @@ declared::options! {
         // 10,000 prompt tokens a second: a mid-size model on one GPU.
         prefill_us_per_token: f64 = 100.0 => min: Some(0.0), unit: Some("microseconds");
 
+        /// Milliseconds that one prompt may add to an iteration while streams generate; all together twice as much; 0: no
+        /// bound
+        // As the reference executor bounds them. Off, so that a prompt takes as many iterations as its tokens say.
+        max_prompt_ms: u32 = 0;
+
         /// Microseconds for each token of a prompt whose KV cache comes from another worker
         // A 10th of what computing it costs here: an 8B model's cache at some 10 GB a second.
         transfer_us_per_token: f64 = 10.0 => min: Some(0.0), unit: Some("microseconds");

@@ -332,31 +332,39 @@ impl Scheduler {
     /// Admits what fits, first come first served, and begins an iteration. Returns false if there is
     /// nothing to do.
     fn schedule(&mut self) -> bool {
+        let each = self.most_of_a_prompt();
         let budget = self
             .options
             .max_num_tokens
             .saturating_sub(self.sequences.len() as u32)
+            .min(each.saturating_mul(2))
             .max(1);
         let (mut left, mut context_requests) = (budget, 0);
         for place in 0..self.prefills.len() {
             if left == 0 {
                 break;
             }
-            left -= self.compute(place, left);
+            left -= self.compute(place, left.min(each));
             context_requests += 1;
         }
-        // What of a prompt is cached is looked up when its turn comes: those before it may have computed it.
-        while let Some(waiting) = self.waiting.front() {
+        // What of a prompt is cached is looked up when its turn comes: those before it may have computed it. One whose next
+        // block another computes waits for that, and lets others pass.
+        let mut place = 0;
+        while let Some(waiting) = self.waiting.get(place) {
             let has_turn = left > 0 || waiting.prompt_tokens == 0;
             let places = waiting.active.sequences_left + self.places;
             if !has_turn || places > self.options.max_batch_size {
                 break;
             }
             let found = self.blocks.find(&waiting.active);
+            if self.is_computing(&waiting.active, found.blocks) {
+                place += 1;
+                continue;
+            }
             if found.cost > self.blocks.free() {
                 break;
             }
-            let Some(mut waiting) = self.waiting.pop_front() else {
+            let Some(mut waiting) = self.waiting.remove(place) else {
                 break;
             };
             self.places += waiting.active.sequences_left;
@@ -366,7 +374,7 @@ impl Scheduler {
                 tokens_left: waiting.prompt_tokens.saturating_sub(cached),
             });
             self.active.insert(waiting.client_id, waiting.active);
-            left -= self.compute(self.prefills.len() - 1, left);
+            left -= self.compute(self.prefills.len() - 1, left.min(each));
             context_requests += 1;
         }
         if self.prefills.is_empty() && self.sequences.is_empty() {
@@ -386,6 +394,28 @@ impl Scheduler {
             duration,
         });
         true
+    }
+
+    /// Whether a prompt in progress has this block of a request, and is to compute it.
+    fn is_computing(&self, request: &Active, place: usize) -> bool {
+        let key = |active: &Active| active.context.as_ref()?.keys.get(place).copied();
+        let Some(wanted) = key(request) else {
+            return false;
+        };
+        let computing = self.prefills.iter().filter(|one| one.tokens_left > 0);
+        let mut others = computing.filter_map(|one| self.active.get(&one.client_id));
+        others.any(|other| key(other) == Some(wanted))
+    }
+
+    /// Tokens of one prompt in an iteration, at most, by the time that streams may wait for it.
+    fn most_of_a_prompt(&self) -> u32 {
+        let options = &self.options;
+        if options.max_prompt_ms == 0 || self.sequences.is_empty() {
+            return u32::MAX;
+        }
+        // Where prompts cost nothing, this is more than any has.
+        let tokens = f64::from(options.max_prompt_ms) * 1e3 / options.prefill_us_per_token;
+        (tokens as u32).max(1)
     }
 
     /// Has the next iteration compute as much of a prompt as there is room for. Returns how much that is. Those after it

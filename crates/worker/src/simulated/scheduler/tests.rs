@@ -115,6 +115,27 @@ fn a_long_prompt_takes_several_iterations() {
 }
 
 #[test]
+fn prompts_keep_streams_waiting_no_longer_than_they_may() {
+    let mut scheduler = Scheduler::new(SimulatedOptions {
+        prefill_us_per_token: 10.0,
+        max_prompt_ms: 5,
+        ..options(1000.0)
+    });
+    let mut rows = StepBatch::default();
+    // Nobody waits: 1,000 tokens in one iteration.
+    scheduler.enqueue(request(1, 1000, 100, 1), MS);
+    assert_eq!(scheduler.advance(MS, &mut rows), Next::At(MS * 12));
+    // Next to a stream, 500 of each, and 1,000 of all.
+    for client_id in 2..5 {
+        scheduler.enqueue(request(client_id, 700, 1, 1), MS * 12);
+    }
+    let ends = [23, 33, 36].map(|end| MS * end);
+    for (before, end) in [12, 23, 33].into_iter().zip(ends) {
+        assert_eq!(scheduler.advance(MS * before, &mut rows), Next::At(end));
+    }
+}
+
+#[test]
 fn every_request_has_exactly_one_final_row_however_it_ends() {
     let mut scheduler = Scheduler::new(SimulatedOptions {
         max_batch_size: 4,
@@ -317,6 +338,40 @@ fn a_prompt_finds_what_the_one_before_it_computes() {
     // Both ends are of one iteration: the last token of the first prompt, and that of the second.
     assert_eq!((ended.as_millis(), cached), (18, Some(0)));
     assert_eq!(scheduler.blocks.stats().reused_blocks, 4);
+}
+
+#[test]
+fn a_prompt_waits_for_blocks_that_another_computes_and_lets_others_pass() {
+    let mut scheduler = Scheduler::new(SimulatedOptions {
+        max_prompt_ms: 4,
+        ..reusing(100)
+    });
+    let (mut now, mut rows) = (MS, StepBatch::default());
+    // Next to the first, an iteration has 4 tokens of a prompt. The third begins as the second does.
+    let long: Vec<i32> = (0..16).collect();
+    let alike: Vec<i32> = (0..17).collect();
+    let prompts = [
+        (0, &[80][..], 9),
+        (1, &long, 1),
+        (2, &alike, 1),
+        (3, &[90, 91], 1),
+    ];
+    scheduler.enqueue(prompt(prompts[0].0, prompts[0].1, prompts[0].2), now);
+    assert_eq!(scheduler.advance(now, &mut rows), Next::At(MS * 2));
+    for (client_id, tokens, max_tokens) in &prompts[1..] {
+        scheduler.enqueue(prompt(*client_id, tokens, *max_tokens), now);
+    }
+    let mut order = Vec::new();
+    while let Next::At(next) = scheduler.advance(now, &mut rows) {
+        order.extend(finals(&rows).into_iter().map(|client_id| (client_id, now)));
+        rows = StepBatch::default();
+        now = next;
+        if order.len() == 3 {
+            break;
+        }
+    }
+    // From 2 ms on: 4 + 2, twice 4, and 4 with the last one of 17 tokens.
+    assert_eq!(order, [(3, MS * 8), (1, MS * 21), (2, MS * 21)]);
 }
 
 #[test]
