@@ -197,3 +197,14 @@ def test_of_a_prompt_that_is_cached_the_rest_counts() -> None:
 def test_prompts_that_may_not_be_cut_are_not_bounded() -> None:
     limits = Limits(4, 200, enable_chunked_context=False, max_prompt_s=0.05)
     assert Planner(engine().pool, limits).pace.tokens is None
+
+
+def test_what_is_computed_of_prompts_that_are_not_complete_is_counted() -> None:
+    subject = engine(max_num_tokens=40, max_seq_len=200, num_blocks=1000)
+    subject.add([request(1, list(range(60)) + [3] * 40, 2), request(2, [5] * 10, 2)], Iteration())
+    counted = []
+    for _ in range(4):
+        subject.step(Iteration())
+        counted.append(subject.num_partial_tokens)
+    # 40 tokens an iteration: 10 of the shorter prompt go first, and its answer takes one of the next.
+    assert counted == [30, 69, 0, 0]

@@ -204,6 +204,15 @@ impl Engine {
         self.registry.lock().waits(Instant::now())
     }
 
+    /// Takes in what the executor last said of prompts that are not complete.
+    pub(crate) fn note_partial_prompts(&self) {
+        if let Some(tokens) = self.metrics.figures().totals.partial_tokens {
+            self.registry
+                .lock()
+                .note_partial_prompts(tokens, Instant::now());
+        }
+    }
+
     /// Requests not yet handed over.
     pub(crate) fn pending(&self) -> usize {
         self.queue.pending()

@@ -22,6 +22,8 @@ pub(crate) struct IterationTotals {
     /// Tokens that were guessed, and those that the model would have chosen as well.
     pub(crate) draft_tokens: u64,
     pub(crate) accepted_tokens: u64,
+    /// Tokens that the last of them had computed of prompts that were not complete; `None`: the executor does not say.
+    pub(crate) partial_tokens: Option<u64>,
     /// What an iteration that only generated takes.
     generating_s: f64,
     /// The number of the last iteration; an executor may report its figures again.
@@ -41,6 +43,9 @@ impl IterationTotals {
                 (None, Some(fixed)) => (fixed.num_ctx_tokens, fixed.num_gen_tokens > 0),
                 (None, None) => (0, false),
             };
+        if let Some(inflight) = &stats.inflight_batching_stats {
+            self.partial_tokens = inflight.num_partial_ctx_tokens.or(self.partial_tokens);
+        }
         if let Some(drafts) = &stats.spec_decoding_stats {
             self.draft_tokens += drafts.num_draft_tokens;
             self.accepted_tokens += drafts.num_accepted_tokens;

@@ -172,9 +172,23 @@ pub(super) struct Registry {
     /// How many these are, and since when the executor computes what it has not finished of their prompts.
     without_row: usize,
     computing_since: Option<Instant>,
+    /// Of all requests so far.
+    prompt_tokens_total: u64,
+    progress: Option<Progress>,
     /// When requests that wait or have a deadline are to be ended.
     due: BTreeSet<(Instant, ClientId)>,
 }
+
+/// What was left to compute of prompts at a moment.
+struct Progress {
+    at: Instant,
+    left: u64,
+    /// Tokens of all requests until then.
+    total: u64,
+}
+
+/// How long an executor's own figure counts: it is asked four times a second as long as somebody watches.
+const PROGRESS_FOR: Duration = Duration::from_secs(1);
 
 impl Registry {
     /// `places`: sequences that run at once. `max_queue_wait`: how long a request may wait for one. `place`: the
@@ -188,6 +202,8 @@ impl Registry {
             queued_prompt_tokens: 0,
             without_row: 0,
             computing_since: None,
+            prompt_tokens_total: 0,
+            progress: None,
             due: BTreeSet::new(),
         }
     }
@@ -211,14 +227,31 @@ impl Registry {
     pub(super) fn waits(&self, now: Instant) -> Waits {
         let queued = self.line.waiting();
         let count = |requests| u32::try_from(requests).unwrap_or(u32::MAX);
+        let since = |then| now.saturating_duration_since(then);
+        let progress = self.progress.as_ref();
+        let (prompt_tokens, computing) = match progress.filter(|one| since(one.at) < PROGRESS_FOR) {
+            Some(one) => {
+                let came = self.prompt_tokens_total - one.total;
+                (one.left + came, Some(one.at))
+            }
+            None => (self.queued_prompt_tokens, self.computing_since),
+        };
         Waits {
             queued: count(queued),
             running: count(self.live().saturating_sub(queued)),
-            prompt_tokens: self.queued_prompt_tokens,
-            computing: self
-                .computing_since
-                .map_or(Duration::ZERO, |since| now.saturating_duration_since(since)),
+            prompt_tokens,
+            computing: computing.map_or(Duration::ZERO, since),
         }
+    }
+
+    /// The executor says how many tokens it has computed of prompts that are not complete.
+    pub(super) fn note_partial_prompts(&mut self, partial_tokens: u64, now: Instant) {
+        // Without one, nothing is left, and a prompt's time begins when it comes.
+        self.progress = (self.without_row > 0).then(|| Progress {
+            at: now,
+            left: self.queued_prompt_tokens.saturating_sub(partial_tokens),
+            total: self.prompt_tokens_total,
+        });
     }
 
     /// Whether a request of `sequences` would get a place in time, with so many `tokens` of its prompt to compute.
@@ -285,7 +318,7 @@ impl Registry {
         self.queued_prompt_tokens = self.queued_prompt_tokens.saturating_sub(tokens.into());
         self.without_row = self.without_row.saturating_sub(1);
         if self.without_row == 0 {
-            self.computing_since = None;
+            (self.computing_since, self.progress) = (None, None);
         }
     }
 
@@ -327,6 +360,7 @@ impl Registry {
 
     pub(super) fn insert(&mut self, request: LiveRequest) -> ClientId {
         self.queued_prompt_tokens += u64::from(request.uncached_tokens);
+        self.prompt_tokens_total += u64::from(request.uncached_tokens);
         self.without_row += 1;
         self.computing_since.get_or_insert(request.received);
         let key = self.requests.insert(request);
@@ -382,7 +416,7 @@ impl Registry {
         self.due.clear();
         self.queued_prompt_tokens = 0;
         self.without_row = 0;
-        self.computing_since = None;
+        (self.computing_since, self.progress) = (None, None);
         let place = self.place;
         self.requests
             .drain()
@@ -397,9 +431,11 @@ pub(crate) struct Waits {
     /// Requests without a place in the batch, and those with one.
     pub(crate) queued: u32,
     pub(crate) running: u32,
-    /// Of requests without a row, whether they have a place or not: what the cache is not known to hold.
+    /// Of requests without a row, whether they have a place or not: what the cache was not known to hold, and was not
+    /// computed so long ago.
     pub(crate) prompt_tokens: u64,
-    /// Since the last first row, or since the first of them came to where none was.
+    /// Since the executor said what it had computed; where it does not, since the last first row, or since the first of
+    /// them came to where none was.
     pub(crate) computing: Duration,
 }
 
@@ -503,6 +539,37 @@ mod tests {
         assert_eq!(registry.next_due(), Some(deadline));
         assert_eq!(registry.take_due(deadline), [(ids[1], Due::Deadline)]);
         assert_eq!(registry.next_due(), None);
+    }
+
+    #[test]
+    fn what_is_left_of_prompts_is_what_the_executor_says() {
+        let mut registry = Registry::new(4, LIMIT, StartOrder::Arrival, 0);
+        let came = Instant::now();
+        let at = |millis| came + Duration::from_millis(millis);
+        let insert = |registry: &mut Registry, tokens| {
+            let mut request = LiveRequest::canary(oneshot::channel().0, came);
+            request.uncached_tokens = tokens;
+            registry.insert(request)
+        };
+        let waits = |registry: &Registry, millis| {
+            let waits = registry.waits(at(millis));
+            (waits.prompt_tokens, waits.computing.as_millis())
+        };
+        // Nothing waits, so a prompt's time begins when it comes.
+        registry.note_partial_prompts(7, at(0));
+        let ids = [1000, 500].map(|tokens| insert(&mut registry, tokens));
+        assert_eq!(waits(&registry, 100), (1500, 100));
+        registry.note_partial_prompts(900, at(200));
+        insert(&mut registry, 50);
+        assert_eq!(waits(&registry, 300), (650, 100));
+        // What was computed since is not taken off twice.
+        registry.get_mut(ids[0]).unwrap().first_row = Some(at(310));
+        registry.start(ids[0], at(310));
+        assert_eq!(waits(&registry, 400), (650, 200));
+        registry.note_partial_prompts(100, at(450));
+        assert_eq!(waits(&registry, 450), (450, 0));
+        // An executor that says nothing any more.
+        assert_eq!(waits(&registry, 1450), (550, 1140));
     }
 
     #[test]

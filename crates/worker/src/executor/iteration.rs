@@ -86,6 +86,10 @@ pub struct InflightBatchingStats {
     pub num_gen_requests: u64,
     pub num_paused_requests: u64,
     pub num_ctx_tokens: u64,
+    /// Tokens that are computed of prompts that are not complete, as of the iteration's end. Ours: TensorRT-LLM has no
+    /// such figure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub num_partial_ctx_tokens: Option<u64>,
     pub micro_batch_id: u64,
     pub avg_num_decoded_tokens_per_iter: f64,
 }

@@ -66,6 +66,7 @@ impl LoadSource for LoadOf {
                 // A failure also ends the thread that awaits rows, which reports it.
                 if let Ok(stats) = own.executor().stats() {
                     own.metrics.iterations(stats);
+                    own.note_partial_prompts();
                 }
             });
             let _ = timeout(LOOK_TIMEOUT, look).await;

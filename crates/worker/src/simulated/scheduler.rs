@@ -40,6 +40,7 @@ struct Waiting {
 struct Prefill {
     client_id: ClientId,
     tokens_left: u32,
+    tokens_done: u32,
 }
 
 /// All that one token needs, in one place: the loop over these is the hot one.
@@ -372,6 +373,7 @@ impl Scheduler {
             self.prefills.push(Prefill {
                 client_id: waiting.client_id,
                 tokens_left: waiting.prompt_tokens.saturating_sub(cached),
+                tokens_done: 0,
             });
             self.active.insert(waiting.client_id, waiting.active);
             left -= self.compute(self.prefills.len() - 1, left.min(each));
@@ -426,6 +428,7 @@ impl Scheduler {
         };
         let chunk = prefill.tokens_left.min(room);
         prefill.tokens_left -= chunk;
+        prefill.tokens_done += chunk;
         if prefill.tokens_left == 0
             && let Some(request) = self.active.get_mut(&prefill.client_id)
             && let Some(cache) = self.blocks.cache_mut()
@@ -560,6 +563,7 @@ impl Scheduler {
     fn snapshot(&self, iteration: &Iteration, generating: usize) -> IterationStats {
         let generating = generating as u64;
         let queued = self.waiting.len() + self.transfers.len();
+        let partial = self.prefills.iter().map(|one| u64::from(one.tokens_done));
         IterationStats {
             timestamp: String::new(),
             iter: self.iterations,
@@ -574,6 +578,7 @@ impl Scheduler {
                 num_context_requests: u64::from(iteration.context_requests),
                 num_gen_requests: generating,
                 num_ctx_tokens: u64::from(iteration.context_tokens),
+                num_partial_ctx_tokens: Some(partial.sum()),
                 avg_num_decoded_tokens_per_iter: 1.0,
                 ..InflightBatchingStats::default()
             }),

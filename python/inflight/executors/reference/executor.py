@@ -386,7 +386,12 @@ class ReferenceExecutor:
                 iteration.output = []
                 engine = self._engine
                 self._statistics.record(
-                    iteration, time.time(), seconds, engine.num_active, engine.num_waiting
+                    iteration,
+                    time.time(),
+                    seconds,
+                    engine.num_active,
+                    engine.num_waiting,
+                    engine.num_partial_tokens,
                 )
             if rows:
                 self._rows.extend(rows)

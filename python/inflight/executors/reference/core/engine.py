@@ -95,6 +95,11 @@ class Engine:
         return len(self._planner.waiting)
 
     @property
+    def num_partial_tokens(self) -> int:
+        """Tokens that are computed of prompts that are not complete."""
+        return self._planner.partial_tokens()
+
+    @property
     def num_active(self) -> int:
         return len(self._planner.active)
 

@@ -369,6 +369,15 @@ class Planner:
         match = self.pool.match(owner.cache_tokens(sequence.context), sequence.hashes, owner.cache_root)
         return tokens - match.tokens(self.pool.tokens_per_block)
 
+    def partial_tokens(self) -> int:
+        """Tokens that are computed of prompts that are not complete."""
+        size = self.pool.tokens_per_block
+        return sum(
+            one.context_done - one.match.tokens(size)
+            for one in self._others.values()
+            if one.context_left and one.fetch is None
+        )
+
     def _fetches(self, one: SequenceState) -> bool:
         """Whether a full block at least of its prompt is elsewhere and not here."""
         size = self.pool.tokens_per_block

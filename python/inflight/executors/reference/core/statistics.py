@@ -1,8 +1,8 @@
 """What each iteration did, under TensorRT-LLM's keys: kept as numbers, written out when somebody asks.
 
-Owns the keys of `IterationStats.to_json_str`, and how many iterations are kept. There may be a thousand a
-second, and a question holds the interpreter's lock while streams wait: of all but the latest, only what
-adds up is written out.
+Owns the keys of `IterationStats.to_json_str`, with `numPartialCtxTokens`, which is ours, and how many
+iterations are kept. There may be a thousand a second, and a question holds the interpreter's lock while
+streams wait: of all but the latest, only what adds up is written out.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ class _Recorded:
     iteration: Iteration
     active: int
     waiting: int
+    partial_tokens: int
     used_blocks: int
     used_host_blocks: int
     #: As they were before and after the iteration.
@@ -68,8 +69,17 @@ class Statistics:
         self._count = 0
         self._latest = CacheStats()
 
-    def record(self, iteration: Iteration, time_s: float, seconds: float, active: int, waiting: int) -> None:
-        """Keeps an iteration that took ``seconds`` and ended at ``time_s`` of the wall clock."""
+    def record(
+        self,
+        iteration: Iteration,
+        time_s: float,
+        seconds: float,
+        active: int,
+        waiting: int,
+        partial_tokens: int = 0,
+    ) -> None:
+        """Keeps an iteration that took ``seconds`` and ended at ``time_s`` of the wall clock, when
+        ``partial_tokens`` were computed of prompts that are not complete."""
         self._count += 1
         before, self._latest = self._latest, copy.copy(self._pool.stats)
         self._recorded.append(
@@ -80,6 +90,7 @@ class Statistics:
                 iteration,
                 active,
                 waiting,
+                partial_tokens,
                 self._pool.used,
                 self._pool.used_host,
                 before,
@@ -162,6 +173,7 @@ class Statistics:
                 "numGenRequests": iteration.generation_requests,
                 "numPausedRequests": iteration.paused,
                 "numCtxTokens": iteration.context_tokens,
+                "numPartialCtxTokens": recorded.partial_tokens,
                 "microBatchId": 0,
                 "avgNumDecodedTokensPerIter": iteration.generated_tokens / max(1, iteration.decoded_requests),
             },
