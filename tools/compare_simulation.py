@@ -4,10 +4,8 @@ a gateway and workers of the simulated executor, and the same requests and machi
 
     python tools/compare_simulation.py conversation_trace.jsonl --requests 1700 --rate 2
 
-The machine is that of docs/ROUTING.md's table, where a generated token takes as long as one of a prompt. A
-worker computes prompts in chunks of a block. The pace of answers in virtual time is the one that was
-measured, because the model does not know it. Owns the run and the comparison; what is simulated is `inflight
-simulate`'s.
+The machine is that of docs/ROUTING.md's table. Owns the run and the comparison; what is simulated is
+`inflight simulate`'s.
 """
 
 from __future__ import annotations
@@ -30,8 +28,11 @@ BLOCK_TOKENS = 512
 #: Of a prompt of `inflight simulate`'s default machine.
 PROMPT_TOKENS_PER_S = 12_000
 BLOCKS = 1490
-#: Of every iteration, microseconds: little, since the model has none.
-STEP_US = 1000
+#: Of an iteration, and what each answer adds to it: 256 of them take twice as long.
+STEP_US = 10_000
+STEP_US_PER_SEQUENCE = STEP_US / 256
+#: Prompt tokens of an iteration, by time: of one prompt, and twice that of all.
+MAX_PROMPT_MS = 50
 #: Below the embedded model's vocabulary.
 VOCAB_SIZE = 2048
 TOPOLOGY = """
@@ -44,13 +45,14 @@ models:
     worker_options:
       enable_kv_cache_reuse: true
       max_batch_size: 1024
-      max_num_tokens: {chunk}
+      max_num_tokens: 8192
+      max_prompt_ms: {max_prompt_ms}
       max_queue_wait_s: 600
       max_seq_len: 1000000
       num_blocks: {blocks}
       prefill_us_per_token: {prefill_us}
       step_us: {step_us}
-      step_us_per_sequence: {prefill_us}
+      step_us_per_sequence: {sequence_us}
       tokens_per_block: {block_tokens}
 gateways: {{port: {{port}}}}
 """
@@ -86,10 +88,11 @@ def measured(options: argparse.Namespace, rows: Path, directory: Path) -> dict[s
             workers=options.workers,
             grpc_port=options.port,
             metrics_port=options.port + 1,
-            chunk=options.chunk,
+            max_prompt_ms=MAX_PROMPT_MS,
             blocks=options.blocks,
             prefill_us=1e6 / PROMPT_TOKENS_PER_S,
             step_us=STEP_US,
+            sequence_us=STEP_US_PER_SEQUENCE,
             block_tokens=BLOCK_TOKENS,
         )
     )
@@ -115,16 +118,15 @@ def measured(options: argparse.Namespace, rows: Path, directory: Path) -> dict[s
         "mean_s": group["time_to_first_token_ms"]["mean"] / 1e3,
         "p99_s": group["time_to_first_token_ms"]["p99"] / 1e3,
         "unevenness": unevenness(computed),
-        "token_ms": group["mean_inter_token_ms"]["mean"],
         "sent_late_ms": report["sent_late_ms"],
     }
 
 
-def simulated(options: argparse.Namespace, rows: Path, token_ms: float) -> dict[str, float]:
+def simulated(options: argparse.Namespace, rows: Path) -> dict[str, float]:
     """What virtual time says."""
     command = [*shlex.split(options.command), "simulate", str(rows), "--workers", str(options.workers)]
     command += ["--rate", str(options.rate), "--policy", "inflight", "--blocks", str(options.blocks)]
-    command += ["--prompt-tokens-per-s", str(PROMPT_TOKENS_PER_S), "--token-ms", str(token_ms)]
+    command += ["--prompt-tokens-per-s", str(PROMPT_TOKENS_PER_S), "--token-ms", str(STEP_US / 1e3)]
     done = subprocess.run([*command, "--quiet", "--json"], stdout=subprocess.PIPE, text=True, check=True)
     row: dict[str, float] = json.loads(done.stdout)["policies"][0]
     return row
@@ -140,7 +142,6 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=1700, help="the first ones of the trace")
     parser.add_argument("--rate", type=float, default=2.0, help="how many times as fast as recorded")
     parser.add_argument("--blocks", type=int, default=BLOCKS, help="that a worker caches")
-    parser.add_argument("--chunk", type=int, default=BLOCK_TOKENS, help="tokens in one iteration")
     parser.add_argument("--port", type=int, default=28_000, help="the first of two for each worker")
     parser.add_argument("--command", default="inflight")
     options = parser.parse_args()
@@ -150,7 +151,7 @@ def main() -> None:
         with options.trace.open() as trace:
             rows.write_text("".join(islice(trace, options.requests)))
         real = measured(options, rows, directory)
-        virtual = simulated(options, rows, real["token_ms"])
+        virtual = simulated(options, rows)
     print(json.dumps({"real": real, "virtual": virtual}))
     name = options.trace.name.split("_")[0]
     for figure in ("hits", "mean_s", "p99_s", "unevenness"):

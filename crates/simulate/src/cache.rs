@@ -1,7 +1,7 @@
-//! A cache of blocks that forgets the least recently used one. Owns the order; knows nothing of prompts.
+//! The blocks of one worker: those that requests have, and those that are kept until their room is needed, of which the
+//! longest unused goes first. Owns the count and the order; knows nothing of time.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::hash::BuildHasherDefault;
 
 const NONE: u32 = u32::MAX;
@@ -33,37 +33,61 @@ pub(crate) type ByBlock<T> = HashMap<u32, T, BuildHasherDefault<NumberHasher>>;
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     block: u32,
+    users: u32,
+    /// Where it has no users: the blocks that were unused before it and after it.
     older: u32,
     newer: u32,
+}
+
+/// What a request has.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    /// Blocks that others may use as well.
+    shared: Vec<u32>,
+    /// Blocks of its own: those of its answer, and those that are not computed yet.
+    own: usize,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Cache {
     capacity: usize,
+    /// Blocks that no request has. Below 0 where blocks came that had no room.
+    free: i64,
     places: ByBlock<u32>,
     slots: Vec<Slot>,
+    vacant: Vec<u32>,
+    unused: usize,
     oldest: u32,
     newest: u32,
 }
 
 impl Cache {
     pub(crate) fn new(capacity: usize) -> Self {
+        let capacity = capacity.clamp(1, i64::MAX as usize);
         Self {
-            capacity: capacity.max(1),
+            capacity,
+            free: capacity as i64,
             places: ByBlock::default(),
             slots: Vec::new(),
+            vacant: Vec::new(),
+            unused: 0,
             oldest: NONE,
             newest: NONE,
         }
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
     }
 
     pub(crate) fn contains(&self, block: u32) -> bool {
         self.places.contains_key(&block)
     }
 
+    /// Whether new blocks push others out, as gateways judge it.
     pub(crate) fn is_full(&self) -> bool {
-        self.slots.len() == self.capacity
+        self.places.len() >= self.capacity - self.capacity / 20
     }
 
     /// How many leading blocks it has.
@@ -71,51 +95,97 @@ impl Cache {
         blocks.iter().take_while(|one| self.contains(**one)).count()
     }
 
-    /// Uses a block, which is in the cache afterwards. Returns the block that had to leave.
-    pub(crate) fn use_block(&mut self, block: u32) -> Option<u32> {
-        let mut gone = None;
-        let place = match self.places.entry(block) {
-            Entry::Occupied(entry) => {
-                let place = *entry.get();
-                if place == self.newest {
-                    return None;
+    /// Whether there is room for a request that finds these blocks and needs so many more.
+    pub(crate) fn has_room(&self, found: &[u32], more: usize) -> bool {
+        self.cost(found, more) <= self.free
+    }
+
+    /// Gives a request the blocks that it finds and so many more. Adds those that had to go for it to `gone`.
+    pub(crate) fn take(&mut self, found: &[u32], more: usize, gone: &mut Vec<u32>) -> Taken {
+        self.free -= self.cost(found, more);
+        for block in found {
+            let place = self.places[block];
+            if self.slots[place as usize].users == 0 {
+                self.take_out(place);
+            }
+            self.slots[place as usize].users += 1;
+        }
+        while self.unused as i64 > self.free.max(0) {
+            let place = self.oldest;
+            self.take_out(place);
+            let block = self.slots[place as usize].block;
+            self.places.remove(&block);
+            self.vacant.push(place);
+            gone.push(block);
+        }
+        Taken {
+            shared: found.to_vec(),
+            own: more,
+        }
+    }
+
+    /// A request has computed these blocks, and shares them from now on.
+    pub(crate) fn store(&mut self, taken: &mut Taken, blocks: &[u32]) {
+        for block in blocks {
+            // Another request may have computed the same meanwhile.
+            if taken.own == 0 || self.contains(*block) {
+                continue;
+            }
+            let slot = Slot {
+                block: *block,
+                users: 1,
+                older: NONE,
+                newer: NONE,
+            };
+            let place = match self.vacant.pop() {
+                Some(place) => {
+                    self.slots[place as usize] = slot;
+                    place
                 }
-                self.take_out(place);
-                place
+                None => {
+                    self.slots.push(slot);
+                    (self.slots.len() - 1) as u32
+                }
+            };
+            self.places.insert(*block, place);
+            taken.own -= 1;
+            taken.shared.push(*block);
+        }
+    }
+
+    /// A request has ended. Its last block is the first that goes.
+    pub(crate) fn release(&mut self, taken: &Taken) {
+        self.free += taken.own as i64;
+        for block in taken.shared.iter().rev() {
+            let place = self.places[block];
+            let slot = &mut self.slots[place as usize];
+            slot.users -= 1;
+            if slot.users == 0 {
+                self.free += 1;
+                self.put_in(place);
             }
-            Entry::Vacant(entry) if self.slots.len() < self.capacity => {
-                let place = self.slots.len() as u32;
-                entry.insert(place);
-                self.slots.push(Slot {
-                    block,
-                    older: NONE,
-                    newer: NONE,
-                });
-                place
-            }
-            Entry::Vacant(entry) => {
-                let place = self.oldest;
-                entry.insert(place);
-                self.take_out(place);
-                let before = std::mem::replace(&mut self.slots[place as usize].block, block);
-                self.places.remove(&before);
-                gone = Some(before);
-                place
-            }
-        };
+        }
+    }
+
+    fn cost(&self, found: &[u32], more: usize) -> i64 {
+        let places = found.iter().map(|block| self.places[block]);
+        let unused = places.filter(|place| self.slots[*place as usize].users == 0);
+        (unused.count() + more) as i64
+    }
+
+    fn put_in(&mut self, place: u32) {
+        self.unused += 1;
         let before = std::mem::replace(&mut self.newest, place);
         let slot = &mut self.slots[place as usize];
-        slot.older = before;
-        slot.newer = NONE;
-        if before == NONE {
-            self.oldest = place;
-        } else {
-            self.slots[before as usize].newer = place;
+        (slot.older, slot.newer) = (before, NONE);
+        match before {
+            NONE => self.oldest = place,
+            before => self.slots[before as usize].newer = place,
         }
-        gone
     }
 
     fn take_out(&mut self, place: u32) {
+        self.unused -= 1;
         let Slot { older, newer, .. } = self.slots[place as usize];
         match older {
             NONE => self.oldest = newer,
@@ -125,5 +195,35 @@ impl Cache {
             NONE => self.newest = older,
             newer => self.slots[newer as usize].older = older,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_requests_have_stays_and_the_longest_unused_end_goes_first() {
+        let mut cache = Cache::new(6);
+        let mut gone = Vec::new();
+        let mut one = cache.take(&[], 4, &mut gone);
+        cache.store(&mut one, &[1, 2, 3]);
+        assert!(!cache.has_room(&[], 3) && cache.has_room(&[1, 2], 2));
+        // Two with the same beginning, of which the second computes a block again.
+        let mut other = cache.take(&[1, 2], 1, &mut gone);
+        cache.store(&mut other, &[3]);
+        assert_eq!((cache.leading(&[1, 2, 3, 4]), cache.free), (3, 1));
+        cache.release(&one);
+        assert_eq!(cache.free, 3);
+        cache.release(&other);
+        assert_eq!((cache.free, cache.unused, gone.len()), (6, 3, 0));
+        let third = cache.take(&[], 5, &mut gone);
+        assert_eq!((gone.as_slice(), cache.leading(&[1, 2])), (&[3, 2][..], 1));
+        // What comes from elsewhere is taken in any case.
+        let fourth = cache.take(&[1], 2, &mut gone);
+        assert_eq!(cache.free, -2);
+        cache.release(&third);
+        cache.release(&fourth);
+        assert_eq!((cache.free, cache.unused), (6, 1));
     }
 }

@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 use clap::error::ErrorKind;
 
-use crate::apart::{Apart, Disaggregate, run_apart};
+use crate::ceiling::ceiling;
+use crate::fleet::{Apart, Arrivals, Disaggregate, Fleet};
 use crate::goal::{Goal, workers_for};
 use crate::plot::page;
 use crate::policy::Policy;
-use crate::run::{Arrivals, Fleet, ceiling, run};
+use crate::run::{run, run_apart};
 use crate::table::{Objective, Row, json, phases_json, phases_text, text};
 use crate::trace::Trace;
 use crate::worker::Machine;
@@ -28,7 +29,7 @@ const BAR: usize = 24;
 /// Compare ways to choose a worker, over a trace in virtual time.
 ///
 /// Runs Inflight's own routing code and formulas of the field over a recorded trace, without a server or a GPU. A
-/// worker computes one prompt after another, caches their blocks and forgets the least recently used.
+/// worker computes prompts next to its answers, caches their blocks and forgets the least recently used.
 #[derive(Debug, Parser)]
 struct Options {
     /// Trace in Mooncake's form: a JSON object per line with `timestamp`, `input_length`, `output_length` and
@@ -58,8 +59,8 @@ struct Options {
     /// Prompt tokens that a worker computes in a second; the default is of the same machine.
     #[arg(long, value_name = "TOKENS", default_value_t = 12_000.0, value_parser = positive)]
     prompt_tokens_per_s: f64,
-    /// Milliseconds between the tokens of an answer.
-    #[arg(long, value_name = "MILLISECONDS", default_value_t = 25.0, value_parser = positive)]
+    /// Milliseconds between the tokens of an answer that is alone; the default is of the same machine.
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 10.0, value_parser = positive)]
     token_ms: f64,
     /// Find the fewest workers whose first tokens come within so many seconds, instead of `--workers`.
     #[arg(long, value_name = "SECONDS", value_parser = positive)]

@@ -1,10 +1,12 @@
 //! What a gateway knows and does: its own index and expectations, fed by what it hears from workers. Owns the way from
 //! a report to the routing crate, as a gateway would have it.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 
 use inflight_routing::choose::{Choice, Eligible, Request, choose};
+use inflight_routing::coming::Coming;
 use inflight_routing::expectation::{Expectations, Report, Ticket};
 use inflight_routing::index::{Held, Index, Level};
 use inflight_routing::split::{HandOvers, Known as Sides};
@@ -28,7 +30,7 @@ pub(crate) struct Part {
 /// A request that a worker has not reported yet.
 #[derive(Debug)]
 struct Unreported {
-    ticket: u64,
+    at: f64,
     uncached: f64,
     new_blocks: u32,
 }
@@ -44,10 +46,15 @@ struct Known {
 pub(crate) struct Gateway {
     policy: Policy,
     index: Index,
+    coming: Coming,
+    /// Those of open requests, by the number of their ticket.
+    open: HashMap<u64, Arc<[u64]>>,
     expectations: Expectations,
     held: Held,
     hand_overs: HandOvers,
     known: Vec<Known>,
+    /// Changes of each worker's cache whose report was lost.
+    missed: Vec<Vec<CacheChange>>,
     views: Vec<View>,
     keys: Vec<u64>,
     turn: u64,
@@ -62,10 +69,13 @@ impl Gateway {
         Self {
             policy,
             index: Index::new(most_blocks),
+            coming: Coming::default(),
+            open: HashMap::new(),
             expectations,
             held: Held::default(),
             hand_overs: HandOvers::default(),
             known: (0..workers).map(|_| Known::default()).collect(),
+            missed: vec![Vec::new(); workers as usize],
             views: (0..workers)
                 .map(|worker| View::unused(seed, worker))
                 .collect(),
@@ -151,6 +161,7 @@ impl Gateway {
         self.keys
             .extend(trace.blocks(request).iter().map(|block| key(*block)));
         self.index.find(&self.keys, &mut self.held);
+        self.coming.find(&self.keys, &mut self.held);
         Request {
             tokens: trace.requests[request as usize].input_tokens,
             block_tokens: BLOCK_TOKENS,
@@ -166,16 +177,15 @@ impl Gateway {
         let ticket = self.expectations.sent(server, &work, now);
         let place = server as usize;
         self.views[place].last_turn = self.turn;
-        let held = self.held.of(server).device as usize;
+        let held = self.held.of(server).coming as usize;
         self.known[place].since.push_back(Unreported {
-            ticket: ticket.number,
+            at: now,
             uncached: f64::from(work.tokens - work.on_device),
             new_blocks: (self.keys.len() - held) as u32,
         });
-        // It will hold them by the time that another request comes to its turn there.
-        let after = held.checked_sub(1).map(|last| self.keys[last]);
-        self.index
-            .stored(server, after, &self.keys[held..], Level::Device);
+        let keys: Arc<[u64]> = self.keys.as_slice().into();
+        self.coming.sent(server, &keys);
+        self.open.insert(ticket.number, keys);
         ticket
     }
 
@@ -185,16 +195,23 @@ impl Gateway {
 
     pub(crate) fn ended(&mut self, ticket: Ticket) {
         self.expectations.ended(ticket);
+        if let Some(keys) = self.open.remove(&ticket.number) {
+            self.coming.ended(ticket.server, &keys);
+        }
+    }
+
+    /// A report is lost. The next one shows the gap, and a snapshot closes it.
+    pub(crate) fn miss(&mut self, worker: u32, reported: &Reported) {
+        self.missed[worker as usize].extend_from_slice(&reported.changes);
     }
 
     /// Hears from a worker.
-    pub(crate) fn hear(&mut self, trace: &Trace, gateway: usize, worker: u32, reported: &Reported) {
-        let includes = reported.tickets[gateway];
+    pub(crate) fn hear(&mut self, trace: &Trace, worker: u32, reported: &Reported) {
         self.expectations.reported(
             worker,
             &Report {
                 at: reported.at,
-                includes: Some(includes),
+                includes: None,
                 queued_tokens: reported.queued_tokens,
                 urgent_tokens: 0,
                 working_seconds: 0.0,
@@ -206,7 +223,7 @@ impl Gateway {
             },
         );
         let known = &mut self.known[worker as usize];
-        known.since.retain(|one| one.ticket > includes);
+        known.since.retain(|one| one.at >= reported.at);
         known.reported = View {
             queued_tokens: reported.queued_tokens as f64,
             waiting: reported.waiting,
@@ -214,7 +231,8 @@ impl Gateway {
             active_blocks: reported.active_blocks,
             last_turn: (reported.at * 1e6) as u64,
         };
-        for change in &reported.changes {
+        let missed = std::mem::take(&mut self.missed[worker as usize]);
+        for change in missed.iter().chain(&reported.changes) {
             self.keys.clear();
             match change {
                 CacheChange::Stored { request, from } => {

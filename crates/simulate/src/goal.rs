@@ -1,7 +1,8 @@
 //! How many workers meet a goal for the first token. Owns the search; a run is [`run`]'s.
 
+use crate::fleet::Fleet;
 use crate::policy::Policy;
-use crate::run::{Fleet, run};
+use crate::run::run;
 use crate::trace::Trace;
 
 /// The most workers that are tried.

@@ -89,7 +89,7 @@ impl Policy {
     /// The worker of a request.
     pub(crate) fn pick(self, sight: &Sight<'_>) -> u32 {
         let blocks = f64::from((sight.request.tokens / sight.request.block_tokens).max(1));
-        let overlap = |server: u32| f64::from(sight.held.of(server).device);
+        let overlap = |server: u32| f64::from(sight.held.of(server).coming);
         match self {
             Self::Inflight => {
                 let eligible =

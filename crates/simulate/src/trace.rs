@@ -121,6 +121,17 @@ impl Trace {
         &self.blocks[self.requests[request as usize].blocks.clone()]
     }
 
+    /// Blocks that a request needs, for its prompt and its answer.
+    pub(crate) fn needed(&self, request: u32) -> usize {
+        let Recorded {
+            input_tokens,
+            output_tokens,
+            ..
+        } = self.requests[request as usize];
+        let blocks = [input_tokens, output_tokens].map(|tokens| tokens.div_ceil(BLOCK_TOKENS));
+        blocks.iter().sum::<u32>() as usize
+    }
+
     fn of(lines: &[Line]) -> Self {
         let mut trace = Self::default();
         let mut numbers: HashMap<u64, u32> = HashMap::new();

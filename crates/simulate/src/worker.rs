@@ -1,9 +1,9 @@
-//! The model of a worker: prompts are computed one after another, answers are generated at a fixed pace, and a cache
-//! keeps the blocks of prompts. Owns what a worker does and reports; knows nothing of gateways' choices.
+//! The model of a worker: which prompts it computes and which wait, and what it reports. Owns what an iteration has of
+//! prompts; knows nothing of gateways' choices.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
-use crate::cache::{ByBlock, Cache};
+use crate::cache::{ByBlock, Cache, Taken};
 use crate::trace::{BLOCK_TOKENS, Trace};
 
 /// What a worker can do.
@@ -13,27 +13,14 @@ pub struct Machine {
     pub blocks: usize,
     /// Prompt tokens a second.
     pub prompt_tokens_per_s: f64,
-    /// Seconds between the tokens of an answer.
+    /// Seconds between the tokens of an answer that is alone.
     pub token_s: f64,
 }
-
-impl Machine {
-    /// Seconds that a prompt's tokens take next to so many answers, of which a generated token costs as much as one of a
-    /// prompt.
-    pub(crate) fn next_to(&self, running: u32, tokens: u64) -> f64 {
-        let generated_per_s = f64::from(running) / self.token_s;
-        let share = (1.0 - generated_per_s / self.prompt_tokens_per_s).max(LEAST_SHARE);
-        tokens as f64 / (self.prompt_tokens_per_s * share)
-    }
-}
-
-/// The least share of a worker's time that prompts get, however many answers it generates.
-const LEAST_SHARE: f64 = 0.1;
 
 /// What changed in a worker's cache.
 #[derive(Clone, Debug)]
 pub(crate) enum CacheChange {
-    /// The blocks of a request's prompt, from this one on, are cached or will be once it is computed.
+    /// The blocks of a request's prompt are cached from this one on.
     Stored {
         request: u32,
         from: usize,
@@ -46,8 +33,7 @@ pub(crate) enum CacheChange {
 pub(crate) struct Reported {
     pub(crate) at: f64,
     pub(crate) changes: Vec<CacheChange>,
-    /// The last ticket of each gateway.
-    pub(crate) tickets: Vec<u64>,
+    /// Prompt tokens that are left to compute, by what was cached when their requests came.
     pub(crate) queued_tokens: u64,
     pub(crate) waiting: u32,
     pub(crate) running: u32,
@@ -61,7 +47,7 @@ pub(crate) struct Reported {
 #[derive(Debug)]
 struct Waiting {
     request: u32,
-    /// Tokens that will not be cached when its turn comes, as far as can be known when it arrives.
+    /// Tokens that were not cached when it came.
     uncached: u64,
 }
 
@@ -70,28 +56,44 @@ struct Waiting {
 struct Computing {
     request: u32,
     tokens: u64,
-    from: f64,
-    until: f64,
-    /// Those that it works on the prompt.
-    seconds: f64,
+    /// Those that were not cached when it came.
+    uncached: u64,
     /// Leading blocks that were cached.
     cached: usize,
+    /// What it takes by itself, and what is left of that.
+    seconds: f64,
+    left_s: f64,
+    /// What the iteration has of it.
+    chunk_s: f64,
 }
+
+/// What an iteration may have of prompts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Seconds of one prompt.
+    pub(crate) each_s: f64,
+    /// Seconds of all of them.
+    pub(crate) all_s: f64,
+}
+
+/// Of a prompt, so that rounding leaves no rest.
+const NOTHING_S: f64 = 1e-9;
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Worker {
     queue: VecDeque<Waiting>,
+    /// Of those that wait or are computed.
     queued_tokens: u64,
-    computing: Option<Computing>,
+    /// Those that have begun, in the order of the queue.
+    computing: Vec<Computing>,
     running: u32,
     /// Requests whose blocks come from another worker.
     arriving: u32,
-    /// Blocks of the prompts that wait, each with how many.
-    pending: ByBlock<u32>,
+    /// Blocks of the requests that wait or generate, each with how many.
     active: ByBlock<u32>,
+    taken: HashMap<u32, Taken>,
     changes: Vec<CacheChange>,
-    tickets: Vec<u64>,
     computed_tokens: u64,
     computed_seconds: f64,
     /// Since the beginning.
@@ -100,17 +102,16 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(gateways: usize) -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             queue: VecDeque::new(),
             queued_tokens: 0,
-            computing: None,
+            computing: Vec::new(),
             running: 0,
             arriving: 0,
-            pending: ByBlock::default(),
             active: ByBlock::default(),
+            taken: HashMap::new(),
             changes: Vec::new(),
-            tickets: vec![0; gateways],
             computed_tokens: 0,
             computed_seconds: 0.0,
             busy_s: 0.0,
@@ -118,74 +119,93 @@ impl Worker {
         }
     }
 
-    pub(crate) fn is_idle(&self) -> bool {
-        self.computing.is_none()
-    }
-
     /// Takes a request, which waits for its turn.
-    pub(crate) fn arrive(
-        &mut self,
-        trace: &Trace,
-        request: u32,
-        gateway: usize,
-        ticket: u64,
-        cache: &Cache,
-    ) {
+    pub(crate) fn arrive(&mut self, trace: &Trace, request: u32, cache: &Cache) {
         let blocks = trace.blocks(request);
-        let known = |block: &&u32| cache.contains(**block) || self.pending.contains_key(*block);
-        let cached = blocks.iter().take_while(known).count();
-        let uncached = uncached_tokens(trace, request, cached);
+        let uncached = uncached_tokens(trace, request, cache.leading(blocks));
         for block in blocks {
-            *self.pending.entry(*block).or_default() += 1;
             *self.active.entry(*block).or_default() += 1;
-        }
-        if cached < blocks.len() {
-            // Announced when it is accepted: the next request finds them cached when its turn comes.
-            let from = cached;
-            self.changes.push(CacheChange::Stored { request, from });
         }
         self.queue.push_back(Waiting { request, uncached });
         self.queued_tokens += uncached;
-        self.tickets[gateway] = ticket;
     }
 
-    /// Begins with the next prompt, if there is one. Returns when it is computed, and its cached tokens. `takes`: the
-    /// seconds that so many tokens take next to so many answers, and those of them that are the prompt's.
-    pub(crate) fn begin(
-        &mut self,
-        trace: &Trace,
-        cache: &Cache,
-        now: f64,
-        takes: impl FnOnce(u64, u32) -> (f64, f64),
-    ) -> Option<(f64, u32, u64)> {
-        let Waiting { request, uncached } = self.queue.pop_front()?;
-        self.queued_tokens -= uncached;
-        let cached = cache.leading(trace.blocks(request));
-        let tokens = uncached_tokens(trace, request, cached);
-        let (lasts, seconds) = takes(tokens, self.running);
-        self.computing = Some(Computing {
-            request,
-            tokens,
-            from: now,
-            until: now + lasts,
-            seconds,
-            cached,
-        });
-        self.busy_s += seconds;
-        let input = u64::from(trace.requests[request as usize].input_tokens);
-        Some((now + lasts, request, input - tokens))
-    }
-
-    /// The prompt is computed: its blocks are in the cache, and its answer begins.
-    pub(crate) fn computed(&mut self, trace: &Trace, cache: &mut Cache) -> Option<u32> {
-        let done = self.computing.take()?;
-        for block in trace.blocks(done.request) {
-            forget(&mut self.pending, *block);
+    /// The iteration is over.
+    pub(crate) fn iterated(&mut self) {
+        for one in &mut self.computing {
+            self.busy_s += one.chunk_s;
+            one.left_s -= one.chunk_s;
         }
+    }
+
+    /// A request whose prompt is computed: its blocks are in the cache.
+    pub(crate) fn computed(&mut self, trace: &Trace, cache: &mut Cache) -> Option<u32> {
+        let mut computing = self.computing.iter();
+        let place = computing.position(|one| one.left_s <= NOTHING_S)?;
+        let done = self.computing.remove(place);
+        self.queued_tokens -= done.uncached;
         self.store(trace, done.request, done.cached, cache);
         self.computed_tokens += done.tokens;
         self.computed_seconds += done.seconds;
         Some(done.request)
+    }
+
+    /// Begins an iteration with the prompts that have room in it and in the cache. Returns their seconds in it, and those that
+    /// begin with it with their cached tokens.
+    pub(crate) fn iterate(
+        &mut self,
+        trace: &Trace,
+        cache: &mut Cache,
+        prompt_tokens_per_s: f64,
+        bounds: Bounds,
+    ) -> (f64, Vec<(u32, u64)>) {
+        let mut rest_s = bounds.all_s;
+        let mut take = |one: &mut Computing| {
+            one.chunk_s = one.left_s.min(bounds.each_s).min(rest_s);
+            rest_s -= one.chunk_s;
+            rest_s > 0.0
+        };
+        let mut has_room = self.computing.iter_mut().fold(true, |_, one| take(one));
+        let (mut begun, mut place) = (Vec::new(), 0);
+        while has_room && let Some(&Waiting { request, uncached }) = self.queue.get(place) {
+            let blocks = trace.blocks(request);
+            let cached = cache.leading(blocks);
+            if self.is_computing(trace, blocks, cached) {
+                place += 1;
+                continue;
+            }
+            let more = trace.needed(request).min(cache.capacity()) - cached;
+            if !cache.has_room(&blocks[..cached], more) {
+                break;
+            }
+            self.queue.remove(place);
+            self.take(trace, request, cached, cache);
+            let tokens = uncached_tokens(trace, request, cached);
+            let seconds = tokens as f64 / prompt_tokens_per_s;
+            let mut one = Computing {
+                request,
+                tokens,
+                uncached,
+                cached,
+                seconds,
+                left_s: seconds,
+                chunk_s: 0.0,
+            };
+            has_room = take(&mut one);
+            self.computing.push(one);
+            let input = u64::from(trace.requests[request as usize].input_tokens);
+            begun.push((request, input - tokens));
+        }
+        (bounds.all_s - rest_s, begun)
+    }
+
+    /// Whether a block is being computed for another prompt.
+    fn is_computing(&self, trace: &Trace, blocks: &[u32], place: usize) -> bool {
+        let mut others = self.computing.iter().map(|one| trace.blocks(one.request));
+        // Equal blocks follow equal blocks.
+        blocks
+            .get(place)
+            .is_some_and(|block| others.any(|other| other.get(place) == Some(block)))
     }
 
     /// The answer to a prompt begins.
@@ -194,11 +214,10 @@ impl Worker {
     }
 
     /// Takes a request whose blocks come from another worker.
-    pub(crate) fn expect(&mut self, trace: &Trace, request: u32, gateway: usize, ticket: u64) {
+    pub(crate) fn expect(&mut self, trace: &Trace, request: u32) {
         for block in trace.blocks(request) {
             *self.active.entry(*block).or_default() += 1;
         }
-        self.tickets[gateway] = ticket;
         self.arriving += 1;
     }
 
@@ -211,57 +230,60 @@ impl Worker {
     /// The blocks of a request are here.
     pub(crate) fn fetched(&mut self, trace: &Trace, request: u32, cache: &mut Cache) {
         let from = cache.leading(trace.blocks(request));
+        self.take(trace, request, from, cache);
         self.store(trace, request, from, cache);
     }
 
-    /// The answer to a request comes from elsewhere.
-    pub(crate) fn left(&mut self, trace: &Trace, request: u32) {
+    /// The answer to a request comes from elsewhere, or is complete.
+    pub(crate) fn left(&mut self, trace: &Trace, request: u32, cache: &mut Cache) {
         for block in trace.blocks(request) {
             forget(&mut self.active, *block);
         }
+        if let Some(taken) = self.taken.remove(&request) {
+            cache.release(&taken);
+        }
     }
 
-    /// Seconds of the prompts behind the first one that waits, no more of each.
-    pub(crate) fn behind_s(&self, prompt_tokens_per_s: f64, each_s: f64) -> f64 {
-        let behind = self.queue.iter().skip(1);
-        let each = behind.map(|one| (one.uncached as f64 / prompt_tokens_per_s).min(each_s));
-        each.sum()
+    /// Takes all blocks of a request, of which so many are there.
+    fn take(&mut self, trace: &Trace, request: u32, cached: usize, cache: &mut Cache) {
+        let found = &trace.blocks(request)[..cached];
+        let more = trace.needed(request).min(cache.capacity()) - cached;
+        let mut gone = Vec::new();
+        let taken = cache.take(found, more, &mut gone);
+        self.taken.insert(request, taken);
+        if !gone.is_empty() {
+            self.changes.push(CacheChange::Removed(gone));
+        }
     }
 
-    /// Puts the blocks of a prompt into the cache, of which those from one on were not there.
+    /// The blocks of a prompt can be found, of which those from one on could not.
     fn store(&mut self, trace: &Trace, request: u32, from: usize, cache: &mut Cache) {
-        let blocks = trace.blocks(request);
-        let mut removed = Vec::new();
-        // The first block is the last that leaves.
-        for block in blocks.iter().rev() {
-            removed.extend(cache.use_block(*block));
-        }
-        if from < blocks.len() {
+        let blocks = &trace.blocks(request)[from..];
+        if let Some(taken) = self.taken.get_mut(&request)
+            && !blocks.is_empty()
+        {
+            cache.store(taken, blocks);
             self.changes.push(CacheChange::Stored { request, from });
-        }
-        if !removed.is_empty() {
-            self.changes.push(CacheChange::Removed(removed));
         }
     }
 
     /// An answer is complete.
-    pub(crate) fn ended(&mut self, trace: &Trace, request: u32) {
+    pub(crate) fn ended(&mut self, trace: &Trace, request: u32, cache: &mut Cache) {
         self.running -= 1;
-        self.left(trace, request);
+        self.left(trace, request, cache);
     }
 
     /// What it reports now.
     pub(crate) fn report(&mut self, cache: &Cache, now: f64) -> Reported {
-        let remaining = self.computing.map_or(0.0, |one| {
-            one.tokens as f64 * (one.until - now).max(0.0) / (one.until - one.from).max(1e-9)
-        });
+        let waiting = self.queue.len() + self.computing.len();
+        let done = |one: &Computing| one.tokens as f64 * (1.0 - one.left_s / one.seconds);
+        let done: f64 = self.computing.iter().map(done).sum();
         self.has_news = false;
         Reported {
             at: now,
             changes: std::mem::take(&mut self.changes),
-            tickets: self.tickets.clone(),
-            queued_tokens: self.queued_tokens + remaining as u64,
-            waiting: self.queue.len() as u32 + u32::from(self.computing.is_some()) + self.arriving,
+            queued_tokens: self.queued_tokens.saturating_sub(done as u64),
+            waiting: waiting as u32 + self.arriving,
             running: self.running,
             is_full: cache.is_full(),
             active_blocks: self.active.len() as u32,

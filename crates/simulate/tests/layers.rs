@@ -13,14 +13,15 @@ const CRATE: Arrows = &[
     ("streams", &[]),
     ("figures", &["streams"]),
     ("worker", &["cache", "trace"]),
+    ("ceiling", &["cache", "trace"]),
+    ("fleet", &["trace", "worker"]),
     ("policy", &[]),
     ("gateway", &["policy", "trace", "worker"]),
-    ("run", &["cache", "events", "figures", "gateway", "policy", "trace", "worker"]),
-    ("apart", &["cache", "events", "figures", "gateway", "policy", "run", "streams", "trace", "worker"]),
-    ("goal", &["policy", "run", "trace"]),
+    ("run", &["cache", "events", "figures", "fleet", "gateway", "policy", "streams", "trace", "worker"]),
+    ("goal", &["fleet", "policy", "run", "trace"]),
     ("table", &["figures"]),
     ("plot", &["table"]),
-    ("cli", &["apart", "goal", "plot", "policy", "run", "table", "trace", "worker"]),
+    ("cli", &["ceiling", "fleet", "goal", "plot", "policy", "run", "table", "trace", "worker"]),
 ];
 
 #[test]

@@ -214,7 +214,7 @@ fn a_crowd_does_not_teach_that_hand_overs_are_slow() {
         last.map(|one| one.first_token_s).sum::<f64>() / 64.0
     });
     // Both workers compute them.
-    assert!(auto < 0.6 * never.min(always), "{auto} {never} {always}");
+    assert!(auto < 0.75 * never.min(always), "{auto} {never} {always}");
 }
 
 #[test]
