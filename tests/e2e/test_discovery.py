@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from support import dns
 from support.etcd import PROGRAM, Etcd
 from support.http import get, post, stream
 from support.kubernetes import ApiServer, serving
@@ -67,6 +68,27 @@ def test_every_address_of_a_name_is_a_worker(start: Start, fast: Server) -> None
     # localhost may be ::1 as well, where no worker listens.
     wait_until("the worker is ready", lambda: workers(address).get(fast.grpc) is True)
     assert post(address, "/v1/completions", ASKED).status == 200
+
+
+@pytest.mark.skipif(dns.MISSING is not None, reason=dns.MISSING or "")
+def test_a_name_gets_more_addresses_and_keeps_its_workers_while_its_server_fails(
+    start: Start, fast: Server, tmp_path: Path
+) -> None:
+    port = fast.grpc.rpartition(":")[2]
+    names = dns.NameServer("127.0.0.1")
+    with dns.serving(names):
+        arguments = ("gateway", f"--worker-dns={dns.NAME}:{port}", "--port=0")
+        gateway = start(*arguments, launcher=dns.launcher(tmp_path))
+        address = gateway.address("http")
+        wait_until("the first worker is ready", lambda: workers(address) == {fast.grpc: True})
+        second = start_worker(start, "--host=127.0.0.2", f"--grpc-port={port}").address("grpc")
+        names.addresses = ("127.0.0.1", "127.0.0.2")
+        both = {fast.grpc: True, second: True}
+        wait_until("the second is ready", lambda: workers(address) == both)
+        names.fault = dns.NAME_ERROR
+        wait_until("the log has it", lambda: "the name is not found" in gateway.log)
+        assert workers(address) == both
+        assert post(address, "/v1/completions", ASKED).status == 200
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +23,10 @@ def starter() -> Iterator[Start]:
     """Starts processes; stops them at the end, the last one first."""
     started: list[InflightProcess] = []
 
-    def start(*arguments: str, environment: dict[str, str] | None = None) -> InflightProcess:
-        process = InflightProcess(*arguments, environment=environment)
+    def start(
+        *arguments: str, environment: dict[str, str] | None = None, launcher: Sequence[str] = ()
+    ) -> InflightProcess:
+        process = InflightProcess(*arguments, environment=environment, launcher=launcher)
         started.append(process)
         return process
 

@@ -1,7 +1,6 @@
 """What says where workers are is gone, silent, flapping or wrong while two workers serve a load.
 
-Promised: no answer is lost, and both workers stay. DNS is missing here, because the machine's resolver cannot
-be replaced; its faults are tried in virtual time (`crates/discovery`).
+Promised: no answer is lost, and both workers stay. DNS and etcd are left out where they cannot run.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from tempfile import TemporaryDirectory
 from reliability.kills import Load
 from reliability.report import Report, Scale
 from reliability.site import PACE, Site, expect_all_free, starter
+from support import dns
 from support.etcd import PROGRAM, Etcd
 from support.kubernetes import ApiServer, serving
 from support.processes import InflightProcess
@@ -23,6 +23,7 @@ from support.servers import Start, start_worker, wait_ready
 
 #: Nobody listens there.
 DEAD = "127.0.0.1:9"
+NOBODY = "127.0.0.9"
 #: Between two changes of a source that flaps.
 FLAP_S = 0.15
 
@@ -38,6 +39,10 @@ class Source(ABC):
 
     #: Of the gateway.
     arguments: tuple[str, ...]
+    #: What starts the gateway.
+    launcher: tuple[str, ...] = ()
+    #: Seconds that a harm lasts at least, so that the gateway asks meanwhile.
+    least_s = 0.0
 
     @abstractmethod
     def list(self, *workers: str) -> None:
@@ -180,26 +185,91 @@ class EtcdSource(Source):
         self.list(*self.workers)
 
 
+class DnsSource(Source):
+    """A name of a name server, which the gateway asks in place of the system's."""
+
+    # It looks a name up each 5 s.
+    least_s = 6.0
+
+    def __init__(self, workers: list[str], stack: ExitStack) -> None:
+        super().__init__(workers, stack)
+        self._names = dns.NameServer()
+        self.list(*workers)
+        self._server = ExitStack()
+        stack.callback(self._server.close)
+        self._server.enter_context(dns.serving(self._names))
+        self.launcher = tuple(dns.launcher(Path(stack.enter_context(TemporaryDirectory()))))
+        port = workers[0].rpartition(":")[2]
+        self.arguments = (f"--worker-dns={dns.NAME}:{port}",)
+
+    def list(self, *workers: str) -> None:
+        self._names.addresses = tuple(worker.rpartition(":")[0] for worker in workers)
+
+    def harms(self) -> dict[str, Harm]:
+        answers: dict[str, int | str] = {
+            "silent": "silent",
+            "garbage": "garbage",
+            "no such name": dns.NAME_ERROR,
+            "its own failure": dns.SERVER_FAILURE,
+        }
+        faults = {name: self._answering(answer) for name, answer in answers.items()}
+        others: dict[str, Harm] = {"empty": self._empty, "slow": self._slow}
+        return {"gone": self._gone, **faults, **others, "flapping": self.flap, "wrong": self.lie}
+
+    def lie(self, seconds: float) -> None:
+        self._names.addresses = (NOBODY,)
+        time.sleep(seconds)
+        self.list(*self.workers)
+
+    def _gone(self, seconds: float) -> None:
+        self._server.close()
+        time.sleep(seconds)
+        self._server.enter_context(dns.serving(self._names))
+
+    def _answering(self, fault: int | str) -> Harm:
+        def harm(seconds: float) -> None:
+            self._names.fault = fault
+            time.sleep(seconds)
+            self._names.fault = None
+
+        return harm
+
+    def _empty(self, seconds: float) -> None:
+        self.list()
+        time.sleep(seconds)
+        self.list(*self.workers)
+
+    def _slow(self, seconds: float) -> None:
+        self._names.delay_s = 0.9
+        time.sleep(seconds)
+        self._names.delay_s = 0.0
+
+
 def run(scale: Scale, report: Report) -> None:
     """Every harm to every source, each with a gateway of its own in front of the same workers."""
-    kinds: list[type[Source]] = [FileSource, ServiceSource, *([EtcdSource] if PROGRAM else [])]
+    kinds: list[type[Source]] = [FileSource, ServiceSource]
+    kinds += [EtcdSource] if PROGRAM else []
+    kinds += [DnsSource] if dns.MISSING is None else []
     seconds = scale.of(1, 10 * scale.times)
     with starter() as start, ExitStack() as stack:
-        workers = [start_worker(start, *PACE) for _ in range(2)]
+        # At one port, because a name has none.
+        workers = [start_worker(start, *PACE)]
+        port = workers[0].address("grpc").rpartition(":")[2]
+        workers.append(start_worker(start, *PACE, "--host=127.0.0.2", f"--grpc-port={port}"))
         addresses = [worker.address("grpc") for worker in workers]
         for kind in kinds:
             source = kind(addresses, stack)
             made = following(start, source, workers)
             with Load(made.address, report):
                 for name, harm in source.harms().items():
-                    _harm(source, name, harm, seconds, made, report)
+                    _harm(source, name, harm, max(seconds, source.least_s), made, report)
             expect_all_free(report, made)
             made.gateway.stop()
 
 
 def following(start: Start, source: Source, workers: list[InflightProcess]) -> Site:
     """A gateway that follows the source, with both workers."""
-    gateway = start("gateway", "--port=0", *source.arguments)
+    gateway = start("gateway", "--port=0", *source.arguments, launcher=source.launcher)
     made = Site(gateway, workers, wait_ready(gateway))
     gateway.wait_until("both workers are up", lambda: made.workers_up() == 2)
     return made

@@ -29,15 +29,16 @@ class ApiServer:
         """Adds or changes the workers at these addresses."""
         for address in addresses:
             host, _, port = address.rpartition(":")
+            name = f"{host}-{port}"
             ready = not terminating
             conditions = {"ready": ready, "serving": True, "terminating": terminating}
             self._change(
-                "MODIFIED" if port in self._slices else "ADDED",
-                port,
+                "MODIFIED" if name in self._slices else "ADDED",
+                name,
                 {
                     "addressType": "IPv4",
                     "endpoints": [
-                        {"addresses": [host], "conditions": conditions, "targetRef": {"uid": port}}
+                        {"addresses": [host], "conditions": conditions, "targetRef": {"uid": name}}
                     ],
                     "ports": [{"name": "grpc", "port": int(port), "protocol": "TCP"}],
                 },
