@@ -44,7 +44,7 @@ struct Slot {
 pub(crate) struct Taken {
     /// Blocks that others may use as well.
     shared: Vec<u32>,
-    /// Blocks of its own: those of its answer, and those that are not computed yet.
+    /// Blocks that only it has: those of its answer, and those that are not computed yet.
     own: usize,
 }
 
