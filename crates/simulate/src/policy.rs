@@ -29,7 +29,7 @@ pub enum Policy {
     DynamoLmetric,
     /// llm-d's guide: prefix 2, free cache 1, queue 1.
     LlmD,
-    /// All caches as one, and the least wait: what no choice among workers can exceed in hits.
+    /// All caches as one, and the least wait.
     Pooled,
 }
 

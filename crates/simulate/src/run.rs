@@ -4,9 +4,8 @@
 //! ## The model
 //!
 //! - A worker computes prompts in the order in which they come, as many as an iteration has room for: 8,192 tokens. Next to
-//!   answers it has at most 50 ms of each prompt and 100 ms of all of them, and every answer waits for that. Besides, an
-//!   iteration takes as long as its answers need: `token_s` of the machine, and twice that for 256 of them. No iteration
-//!   takes less.
+//!   answers it has at most 50 ms of each prompt and 100 ms of all of them, and every answer waits for that. Besides, each
+//!   iteration takes `token_s` of the machine, and twice that with 256 answers.
 //! - Who comes during an iteration waits for its end. A prompt's first token comes with the end of its last iteration.
 //! - A prompt's blocks are cached, and reported, once it is computed.
 //! - Where workers compute prompts for others, [`hand_over`] says what follows.
@@ -241,10 +240,7 @@ impl<'a> Run<'a> {
         };
         let (prompts_s, begun) = place.worker.iterate(self.trace, cache, pace, bounds);
         place.has_prompts = prompts_s > 0.0;
-        place.iteration_s = match place.streams.count() {
-            0 => prompts_s + step_s,
-            _ => prompts_s + step_s,
-        };
+        place.iteration_s = prompts_s + step_s;
         if place.has_prompts {
             let end = now + place.iteration_s;
             self.events.at(end, Event::Iterated { worker });

@@ -166,6 +166,8 @@ impl Worker {
             rest_s > 0.0
         };
         let mut has_room = self.computing.iter_mut().fold(true, |_, one| take(one));
+        // Where all that has blocks is elsewhere, waiting for an end would be for ever.
+        let has_ends = self.running + self.arriving > 0 || !self.computing.is_empty();
         let (mut begun, mut place) = (Vec::new(), 0);
         while has_room && let Some(&Waiting { request, uncached }) = self.queue.get(place) {
             let blocks = trace.blocks(request);
@@ -175,7 +177,7 @@ impl Worker {
                 continue;
             }
             let more = trace.needed(request).min(cache.capacity()) - cached;
-            if !cache.has_room(&blocks[..cached], more) {
+            if !cache.has_room(&blocks[..cached], more) && has_ends {
                 break;
             }
             self.queue.remove(place);
