@@ -385,13 +385,15 @@ class ReferenceExecutor:
                 seconds = time.perf_counter() - iteration.now_s
                 iteration.output = []
                 engine = self._engine
+                # Looked for only where there were prompts: most iterations have none.
+                partial = engine.num_partial_tokens if iteration.context_requests else 0
                 self._statistics.record(
                     iteration,
                     time.time(),
                     seconds,
                     engine.num_active,
                     engine.num_waiting,
-                    engine.num_partial_tokens,
+                    partial,
                 )
             if rows:
                 self._rows.extend(rows)
