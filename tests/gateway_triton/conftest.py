@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support import real_triton
-from support.fronted import LLMAPI, Hosted, create, front, hosted
+from support.fronted import Hosted, add_llmapi, create, front, hosted
 from support.servers import Server, Start
 
 
@@ -25,18 +24,7 @@ def triton(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> I
     """The created repository, llmapi beside it, and `broken`, which cannot be loaded."""
     scratch = tmp_path_factory.mktemp("triton")
     repository = create(model_directory, scratch / "repository")
-    made = (
-        create(model_directory, scratch / "one", "--backend=llmapi", f"--sources={LLMAPI}") / "tensorrt_llm"
-    )
-    for name, directory in (("llmapi", model_directory), ("broken", scratch / "nothing")):
-        shutil.copytree(made, repository / name)
-        for file, before, after in (
-            ("config.pbtxt", 'name: "tensorrt_llm"', f'name: "{name}"'),
-            ("1/model.yaml", f"model: {model_directory}", f"model: {directory}"),
-        ):
-            path = repository / name / file
-            assert before in path.read_text()
-            path.write_text(path.read_text().replace(before, after))
+    add_llmapi(repository, scratch / "one", llmapi=model_directory, broken=scratch / "nothing")
     yield from hosted(repository, scratch, ["llmapi"])
 
 

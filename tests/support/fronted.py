@@ -7,6 +7,7 @@ The server has what `inflight repository create` writes for the model, and Tenso
 from __future__ import annotations
 
 import functools
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -83,6 +84,20 @@ def create(model_directory: Path, output: Path, *options: str) -> Path:
     made = CliRunner().invoke(inflight, arguments)
     assert made.exit_code == 0, made.output
     return output
+
+
+def add_llmapi(repository: Path, scratch: Path, *, llmapi: Path, **others: Path) -> None:
+    """Adds llmapi models to a repository, each with its checkpoint; that of `llmapi` is there."""
+    made = create(llmapi, scratch, "--backend=llmapi", f"--sources={LLMAPI}") / "tensorrt_llm"
+    for name, directory in {"llmapi": llmapi, **others}.items():
+        shutil.copytree(made, repository / name)
+        for file, before, after in (
+            ("config.pbtxt", 'name: "tensorrt_llm"', f'name: "{name}"'),
+            ("1/model.yaml", f"model: {llmapi}", f"model: {directory}"),
+        ):
+            path = repository / name / file
+            assert before in path.read_text()
+            path.write_text(path.read_text().replace(before, after))
 
 
 def hosted(repository: Path, scratch: Path, models: Sequence[str]) -> Iterator[Hosted]:
