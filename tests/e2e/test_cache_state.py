@@ -130,6 +130,29 @@ def test_a_router_learns_which_blocks_a_worker_holds(messages: Any, worker: str)
     second.close()
 
 
+def test_what_is_left_of_a_long_prompt_is_reported_before_its_first_token(
+    messages: Any, start_for_session: Start
+) -> None:
+    address = start(start_for_session, "--executor=reference", "--max-num-tokens=256")[1]
+    long = [place % 97 + 40 for place in range(12_000)]
+    watcher = Watcher(messages, address)
+    watcher.read()
+    left = []
+    with triton.InferenceServerClient(address) as client:
+        answer = client.async_infer(MODEL, inputs(long, 1), callback=lambda **_: None)
+        while not watcher.load.queued_prompt_tokens:
+            watcher.read()
+        while watcher.load.queued_prompt_tokens:
+            left.append(watcher.load.queued_prompt_tokens)
+            watcher.read()
+        answer.cancel()
+    watcher.close()
+    # It falls, and not only where the prompt is complete.
+    assert left[0] <= len(long)
+    assert sorted(left, reverse=True) == left
+    assert len(set(left)) > 2
+
+
 def test_both_executors_name_salted_blocks_alike(messages: Any, reference: str, simulated: str) -> None:
     held = []
     for address in (reference, simulated):

@@ -95,8 +95,9 @@ pub struct WorkerLoad {
     /// Device blocks in all; 0: the executor has none, or has not said yet.
     #[prost(uint64, tag = "10")]
     pub total_blocks: u64,
-    /// Seconds since the last first token, or since a prompt came to where none was; 0 where no prompt waits. What was
-    /// computed in them is still among `queued_prompt_tokens`.
+    /// What was computed in so many last seconds is still among `queued_prompt_tokens`: since the executor said how far its
+    /// prompts are, or, where it does not, since the last first token or since a prompt came to where none was. 0 where no
+    /// prompt waits.
     #[prost(double, tag = "11")]
     pub computing_seconds: f64,
 }
