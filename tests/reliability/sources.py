@@ -22,8 +22,7 @@ from support.processes import InflightProcess
 from support.servers import Start, start_worker, wait_ready
 
 #: Nobody listens there.
-DEAD = "127.0.0.1:9"
-NOBODY = "127.0.0.9"
+DEAD = "127.0.0.9:9"
 #: Between two changes of a source that flaps.
 FLAP_S = 0.15
 
@@ -68,6 +67,17 @@ class Source(ABC):
         self.list(DEAD)
         time.sleep(seconds)
         self.list(*self.workers)
+
+
+def _answering(server: ApiServer | dns.NameServer, fault: int | str) -> Harm:
+    """All that it answers is this fault."""
+
+    def harm(seconds: float) -> None:
+        server.fault = fault
+        time.sleep(seconds)
+        server.fault = None
+
+    return harm
 
 
 class FileSource(Source):
@@ -132,21 +142,13 @@ class ServiceSource(Source):
 
     def harms(self) -> dict[str, Harm]:
         answers: dict[str, int | str] = {"silent": "silent", "500": 500, "401": 401}
-        faults = {name: self._answering(answer) for name, answer in answers.items()}
+        faults = {name: _answering(self._api, answer) for name, answer in answers.items()}
         return {"gone": self._gone, **faults, "flapping": self.flap, "wrong": self.lie}
 
     def _gone(self, seconds: float) -> None:
         self._server.close()
         time.sleep(seconds)
         self._server.enter_context(serving(self._api, self._port))
-
-    def _answering(self, fault: int | str) -> Harm:
-        def harm(seconds: float) -> None:
-            self._api.fault = fault
-            time.sleep(seconds)
-            self._api.fault = None
-
-        return harm
 
 
 class EtcdSource(Source):
@@ -215,27 +217,14 @@ class DnsSource(Source):
             "no such name": dns.NAME_ERROR,
             "its own failure": dns.SERVER_FAILURE,
         }
-        faults = {name: self._answering(answer) for name, answer in answers.items()}
+        faults = {name: _answering(self._names, answer) for name, answer in answers.items()}
         others: dict[str, Harm] = {"empty": self._empty, "slow": self._slow}
         return {"gone": self._gone, **faults, **others, "flapping": self.flap, "wrong": self.lie}
-
-    def lie(self, seconds: float) -> None:
-        self._names.addresses = (NOBODY,)
-        time.sleep(seconds)
-        self.list(*self.workers)
 
     def _gone(self, seconds: float) -> None:
         self._server.close()
         time.sleep(seconds)
         self._server.enter_context(dns.serving(self._names))
-
-    def _answering(self, fault: int | str) -> Harm:
-        def harm(seconds: float) -> None:
-            self._names.fault = fault
-            time.sleep(seconds)
-            self._names.fault = None
-
-        return harm
 
     def _empty(self, seconds: float) -> None:
         self.list()

@@ -17,7 +17,7 @@ NAME = "workers.inflight.test"
 #: Of the server: nobody else listens there.
 ADDRESS = "127.83.0.53"
 #: Codes of answers (RFC 1035, 4.1.1).
-SERVER_FAILURE, NAME_ERROR, REFUSED = 2, 3, 5
+SERVER_FAILURE, NAME_ERROR = 2, 3
 _TYPE_A, _CLASS_IN = 1, 1
 #: Seconds that an answer may be kept: none.
 _KEPT_S = 0
@@ -44,10 +44,10 @@ def _missing() -> str | None:
         done = subprocess.run([*command, "/etc/resolv.conf"], capture_output=True, text=True)
     except OSError as error:
         return f"`unshare` cannot be run: {error}"
-    return f"there is no mount namespace: {done.stderr.strip()}" if done.returncode else None
+    return f"a mount namespace cannot be made: {done.stderr.strip()}" if done.returncode else None
 
 
-#: Why there is no name server here; `None`: there can be one.
+#: Why a name server cannot run here; `None`: it can.
 MISSING = _missing()
 
 
@@ -63,7 +63,7 @@ class NameServer:
         self.delay_s = 0.0
 
     def answer(self, asked: bytes) -> bytes | None:
-        """The message that answers one; `None`: there is none."""
+        """The message that answers one; `None`: the server stays silent."""
         if self.fault == "silent":
             return None
         if self.fault == "garbage":

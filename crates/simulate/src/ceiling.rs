@@ -9,10 +9,10 @@ pub fn ceiling(trace: &Trace, blocks: usize) -> f64 {
     let (mut input, mut cached) = (0, 0);
     for (place, recorded) in trace.requests.iter().enumerate() {
         let own = trace.blocks(place as u32);
-        let found = cache.leading(own) as u64 * u64::from(BLOCK_TOKENS);
-        input += u64::from(recorded.input_tokens);
-        cached += found.min(u64::from(recorded.input_tokens) - 1);
         let (found, more) = own.split_at(cache.leading(own));
+        let tokens = found.len() as u64 * u64::from(BLOCK_TOKENS);
+        input += u64::from(recorded.input_tokens);
+        cached += tokens.min(u64::from(recorded.input_tokens) - 1);
         let mut taken = cache.take(found, more.len(), &mut Vec::new());
         cache.store(&mut taken, more);
         cache.release(&taken);

@@ -100,8 +100,7 @@ struct State {
 struct Place {
     worker: Worker,
     streams: Streams,
-    /// How long its iteration takes, and whether it has prompts.
-    iteration_s: f64,
+    /// Whether its iteration has prompts, which it ends with.
     has_prompts: bool,
     fetching: Fetching,
     /// Changes so far.
@@ -134,7 +133,6 @@ impl<'a> Run<'a> {
         let place = |_| Place {
             worker: Worker::new(),
             streams: Streams::new(fleet.machine.token_s),
-            iteration_s: 0.0,
             has_prompts: false,
             fetching: Fetching::default(),
             number: 0,
@@ -206,12 +204,13 @@ impl<'a> Run<'a> {
             self.end(request, now);
         }
         change(self, worker, now);
-        if !self.places[at].has_prompts {
-            self.iterate(worker, now);
-        }
+        let iteration_s = match self.places[at].has_prompts {
+            true => self.places[at].streams.iteration_s(),
+            false => self.iterate(worker, now),
+        };
         let place = &mut self.places[at];
         place.number += 1;
-        if let Some(end) = place.streams.retime(place.iteration_s) {
+        if let Some(end) = place.streams.retime(iteration_s) {
             let number = place.number;
             self.events.at(end, Event::Ends { worker, number });
         }
@@ -220,8 +219,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Begins an iteration of a worker.
-    fn iterate(&mut self, worker: u32, now: f64) {
+    /// Begins an iteration of a worker. Returns how long it takes.
+    fn iterate(&mut self, worker: u32, now: f64) -> f64 {
         let machine = &self.fleet.machine;
         let pace = machine.prompt_tokens_per_s;
         let cache = cache_of(&mut self.caches, worker);
@@ -240,9 +239,9 @@ impl<'a> Run<'a> {
         };
         let (prompts_s, begun) = place.worker.iterate(self.trace, cache, pace, bounds);
         place.has_prompts = prompts_s > 0.0;
-        place.iteration_s = prompts_s + step_s;
+        let iteration_s = prompts_s + step_s;
         if place.has_prompts {
-            let end = now + place.iteration_s;
+            let end = now + iteration_s;
             self.events.at(end, Event::Iterated { worker });
         }
         for (request, cached) in begun {
@@ -250,6 +249,7 @@ impl<'a> Run<'a> {
             self.figures.input_tokens += u64::from(recorded.input_tokens);
             self.figures.cached_tokens += cached;
         }
+        iteration_s
     }
 
     /// An iteration with prompts is over, and those that are computed have their first tokens.
