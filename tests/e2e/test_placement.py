@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from support.http import post
+from support.http import get, post
 from support.metrics import total
 from support.processes import InflightProcess
 from support.servers import MODEL_NAME, Start, start_gateway, start_worker, wait_ready
@@ -36,13 +36,18 @@ class Fleet:
         return total(self.http, "inflight_gateway_placed_requests_total", f'by="{by}"')
 
 
-@pytest.fixture
-def fleet(start: Start) -> Fleet:
-    workers = [start_worker(start, *TIMING) for _ in range(3)]
+def front(start: Start, workers: list[InflightProcess]) -> Fleet:
+    """A gateway that knows all of them."""
     gateway = start_gateway(start, workers)
     made = Fleet(workers, gateway, wait_ready(gateway))
-    gateway.wait_until("all are up", lambda: total(made.http, "inflight_gateway_worker_up") == 3)
+    up = "inflight_gateway_worker_up"
+    gateway.wait_until("all are up", lambda: total(made.http, up) == len(workers))
     return made
+
+
+@pytest.fixture
+def fleet(start: Start) -> Fleet:
+    return front(start, [start_worker(start, *TIMING) for _ in range(3)])
 
 
 def prompt(number: int) -> list[int]:
@@ -74,6 +79,25 @@ def test_a_prompt_that_everybody_sends_is_computed_by_others_too(fleet: Fleet) -
     assert sum(count > LENGTH // 2 for count in cached) >= 12
     counts = [total(worker.address("metrics"), "nv_inference_request_success") for worker in fleet.workers]
     assert sum(count > 1 for count in counts) >= 2, counts
+
+
+def test_a_prompt_that_another_gateway_sent_is_waited_for(start: Start) -> None:
+    workers = [start_worker(start, *TIMING, "--max-num-tokens=256") for _ in range(3)]
+    one, other = (front(start, workers) for _ in range(2))
+    # Three seconds.
+    long = [7, *(100 + place % 300 for place in range(5_800))]
+
+    def used() -> int:
+        """Blocks that requests have, as the other gateway has heard."""
+        status = get(other.http, "/console/status").json()
+        return sum(model["cache"]["used"] for worker in status["workers"] for model in worker["models"])
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(one.ask, long)
+        other.gateway.wait_until("it hears of the prompt", lambda: used() > 0)
+        assert not first.done()
+        assert other.ask([*long, 8]) > len(long) // 2
+        assert first.result() == 0
 
 
 def test_workers_that_come_back_are_known_to_hold_nothing(fleet: Fleet, start: Start) -> None:

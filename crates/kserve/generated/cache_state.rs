@@ -34,6 +34,22 @@ pub struct CacheUpdate {
     /// In every message.
     #[prost(message, optional, tag = "8")]
     pub load: ::core::option::Option<WorkerLoad>,
+    /// Prompts that have begun to wait for their first token, of which the cache lacks blocks: they will be held. A worker
+    /// names those of 65,536 keys and 1,024 prompts at once, and leaves out others. A snapshot names all of them anew.
+    #[prost(message, repeated, tag = "9")]
+    pub waiting: ::prost::alloc::vec::Vec<WaitingPrompt>,
+    /// Numbers of prompts in `waiting` before, which no longer wait: their blocks are stored by now, or never will be.
+    #[prost(uint64, repeated, tag = "10")]
+    pub no_longer_waiting: ::prost::alloc::vec::Vec<u64>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WaitingPrompt {
+    /// No other prompt of this model has it for as long as the worker runs.
+    #[prost(uint64, tag = "1")]
+    pub number: u64,
+    /// Chain keys of all its full blocks, from the first.
+    #[prost(fixed64, repeated, tag = "2")]
+    pub keys: ::prost::alloc::vec::Vec<u64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BlockChanges {

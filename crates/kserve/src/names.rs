@@ -85,6 +85,9 @@ pub const IMAGES: &str = "inflight_images";
 /// Input, FP32 `[n]`: the samples of the clip that is transcribed, of 16 kHz and one channel, as Triton's Whisper
 /// model has it.
 pub const AUDIO: &str = "WAV";
+/// Input, FP16 `[tokens, size]`: embeddings of the prompt's virtual tokens, whose ids are those from the vocabulary's
+/// size on; Triton's name.
+pub const PROMPT_TABLE: &str = "prompt_embedding_table";
 /// Input, BYTES `[1]`: how the prompt becomes an embedding, `mean` or `last`.
 pub const POOLING: &str = "inflight_pooling";
 

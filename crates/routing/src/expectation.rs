@@ -22,8 +22,7 @@
 //! also costs others, in four ways. Each is in seconds of their waiting.
 //!
 //! - **Later requests wait for it.** `price` is what a second of computing costs all together. A fleet that is busy for
-//!   a share ρ of the time passes it on to about 1 / (1 − ρ) seconds in all: 3.5 at ρ = 0.7, where queues begin to
-//!   matter. Where caches are full, a second copy of a prompt also pushes out blocks that somebody comes back to, and
+//!   a share ρ of the time passes it on to about 1 / (1 − ρ) seconds in all: 5 at ρ = 0.8, where queues matter. Where caches are full, a second copy of a prompt also pushes out blocks that somebody comes back to, and
 //!   makes its own conversation forget where it was: there it is 10. In between it follows the share of full caches.
 //! - **A long prompt is worse than many short ones.** About one request a second comes to a busy server. Those that come
 //!   while it computes wait for half of it on average, and for all that is in front of it: hence the square.
@@ -78,7 +77,7 @@ pub type Seconds = f64;
 
 /// What a second of computing costs all requests together, in seconds of waiting, where caches have room; see the
 /// module.
-const PRICE: f64 = 3.5;
+const PRICE: f64 = 5.0;
 /// The same where they are full.
 const PRICE_FULL: f64 = 10.0;
 /// Requests a second that come to a busy server.

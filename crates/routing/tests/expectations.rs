@@ -53,15 +53,15 @@ fn work_costs_more_the_more_caches_are_full() {
         };
         servers.reported(server, &report);
     };
-    near(price(&servers, 0), 3.5);
+    near(price(&servers, 0), 5.0);
     // Those that reported nothing do not count.
     for (server, is_full, expected) in [
-        (0, false, 3.5),
-        (1, true, 6.75),
-        (1, true, 6.75),
-        (2, true, 3.5 + 6.5 * 2.0 / 3.0),
-        (1, false, 3.5 + 6.5 / 3.0),
-        (1, true, 3.5 + 6.5 * 2.0 / 3.0),
+        (0, false, 5.0),
+        (1, true, 7.5),
+        (1, true, 7.5),
+        (2, true, 5.0 + 5.0 * 2.0 / 3.0),
+        (1, false, 5.0 + 5.0 / 3.0),
+        (1, true, 5.0 + 5.0 * 2.0 / 3.0),
     ] {
         report(&mut servers, server, is_full);
         near(price(&servers, 3), expected);
@@ -72,11 +72,11 @@ fn work_costs_more_the_more_caches_are_full() {
     servers.remove(1);
     near(price(&servers, 3), 10.0);
     servers.add(2);
-    near(price(&servers, 3), 3.5);
+    near(price(&servers, 3), 5.0);
     report(&mut servers, 2, true);
     near(price(&servers, 3), 10.0);
     servers.unreported(2);
-    near(price(&servers, 3), 3.5);
+    near(price(&servers, 3), 5.0);
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn every_part_of_the_cost_is_in_seconds_of_waiting() {
     let (wait, busy) = (5_000.0 * token_s, 0.5);
     let of = |tokens: f64, streams: f64, recent: f64| {
         let compute = tokens * token_s;
-        let cost = wait + 3.5 * compute + compute * (wait + compute / 2.0) + compute * streams;
+        let cost = wait + 5.0 * compute + compute * (wait + compute / 2.0) + compute * streams;
         (compute, cost + 3.0 * recent + 0.005 * 8.0)
     };
     let on = |device, host| {

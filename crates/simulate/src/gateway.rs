@@ -158,8 +158,7 @@ impl Gateway {
 
     fn look_up(&mut self, trace: &Trace, request: u32, part: Part) -> Request {
         self.keys.clear();
-        self.keys
-            .extend(trace.blocks(request).iter().map(|block| key(*block)));
+        self.keys.extend(keys(trace, request));
         self.index.find(&self.keys, &mut self.held);
         self.coming.find(&self.keys, &mut self.held);
         Request {
@@ -235,6 +234,14 @@ impl Gateway {
         for change in missed.iter().chain(&reported.changes) {
             self.keys.clear();
             match change {
+                CacheChange::Waits(request) => {
+                    let keys: Arc<[u64]> = keys(trace, *request).collect();
+                    self.coming.sent(worker, &keys);
+                }
+                CacheChange::NoLongerWaits(request) => {
+                    self.keys.extend(keys(trace, *request));
+                    self.coming.ended(worker, &self.keys);
+                }
                 CacheChange::Stored { request, from } => {
                     let blocks = trace.blocks(*request);
                     let after = from.checked_sub(1).map(|last| key(blocks[last]));
@@ -269,6 +276,11 @@ impl Known {
 
 fn eligible(workers: Range<u32>) -> impl Iterator<Item = Eligible> + Clone {
     workers.map(|server| Eligible { server, delay: 0.0 })
+}
+
+/// The chain keys of a prompt's blocks.
+fn keys(trace: &Trace, request: u32) -> impl Iterator<Item = u64> {
+    trace.blocks(request).iter().map(|block| key(*block))
 }
 
 /// The chain key of a block.

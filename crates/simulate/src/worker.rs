@@ -20,6 +20,10 @@ pub struct Machine {
 /// What changed in a worker's cache.
 #[derive(Clone, Debug)]
 pub(crate) enum CacheChange {
+    /// A prompt waits whose blocks are not all cached.
+    Waits(u32),
+    /// Its blocks are cached, which comes first.
+    NoLongerWaits(u32),
     /// The blocks of a request's prompt are cached from this one on.
     Stored {
         request: u32,
@@ -126,6 +130,9 @@ impl Worker {
         for block in blocks {
             *self.active.entry(*block).or_default() += 1;
         }
+        if uncached >= u64::from(BLOCK_TOKENS) {
+            self.changes.push(CacheChange::Waits(request));
+        }
         self.queue.push_back(Waiting { request, uncached });
         self.queued_tokens += uncached;
     }
@@ -145,6 +152,9 @@ impl Worker {
         let done = self.computing.remove(place);
         self.queued_tokens -= done.uncached;
         self.store(trace, done.request, done.cached, cache);
+        if done.uncached >= u64::from(BLOCK_TOKENS) {
+            self.changes.push(CacheChange::NoLongerWaits(done.request));
+        }
         self.computed_tokens += done.tokens;
         self.computed_seconds += done.seconds;
         Some(done.request)

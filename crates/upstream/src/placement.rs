@@ -12,6 +12,7 @@ mod placed;
 mod reports;
 mod seat;
 mod trust;
+mod waiting;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -58,7 +59,7 @@ struct State {
     /// What workers that report nothing may hold.
     estimates: Estimates,
     hand_overs: HandOvers,
-    /// What workers that report will hold.
+    /// What workers that report will hold: prompts that were sent to them, and those that they say wait.
     coming: Coming,
     /// Used again by each pick.
     held: Held,

@@ -10,6 +10,7 @@ mod changes;
 mod contents;
 pub(crate) mod load;
 mod publication;
+mod waiting;
 mod watch;
 
 use std::sync::Arc;
@@ -18,6 +19,7 @@ use inflight_blocks::{Seed, keys};
 use load::Freshness;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use waiting::Waiting;
 
 pub use blocks::{CacheBlocks, Parent};
 pub use changes::Level;
@@ -71,6 +73,7 @@ pub(crate) struct Board {
 #[derive(Debug)]
 struct State {
     blocks: CacheBlocks,
+    waiting: Waiting,
     watchers: usize,
     /// Watchers are released.
     closed: bool,
@@ -87,6 +90,7 @@ impl Board {
         Arc::new(Self {
             state: Mutex::new(State {
                 blocks: CacheBlocks::new(tokens_per_block, is_published),
+                waiting: Waiting::default(),
                 watchers: 0,
                 closed: false,
             }),
@@ -101,24 +105,43 @@ impl Board {
         CacheReports(Arc::clone(self))
     }
 
-    /// How many tokens of each prompt the cache is not known to hold, as long as somebody watches; empty otherwise.
-    pub(crate) fn uncached<'a>(
-        &self,
-        prompts: impl Iterator<Item = (&'a [i32], Seed)>,
-    ) -> Vec<u32> {
+    /// Looks up prompts that come, and names to watchers those that the cache lacks blocks of. Empty where nobody watches.
+    /// A prompt has no seed where its token ids do not say what its blocks hold.
+    pub(crate) fn expect<'a>(
+        self: &Arc<Self>,
+        prompts: impl Iterator<Item = (&'a [i32], Option<Seed>)>,
+    ) -> Vec<Expected> {
         if !self.reports_blocks || self.state.lock().watchers == 0 {
             return Vec::new();
         }
         let tokens_per_block = self.state.lock().blocks.tokens_per_block() as usize;
-        let uncached = |(tokens, seed): (&[i32], Seed)| {
-            let keys = keys(tokens, tokens_per_block, seed);
-            let state = self.state.lock();
+        let mut names_any = false;
+        let expected = prompts.map(|(tokens, seed)| {
+            let keys = seed.map_or_else(Vec::new, |seed| keys(tokens, tokens_per_block, seed));
+            let mut state = self.state.lock();
             let held = keys.iter().take_while(|key| state.blocks.holds(**key));
-            let left = tokens.len().saturating_sub(held.count() * tokens_per_block);
-            // An executor computes the last one.
-            u32::try_from(left.max(1)).unwrap_or(u32::MAX)
-        };
-        prompts.map(uncached).collect()
+            let held = held.count();
+            let left = tokens.len().saturating_sub(held * tokens_per_block);
+            let number = match held < keys.len() {
+                true => state.waiting.came(&keys),
+                false => None,
+            };
+            drop(state);
+            names_any |= number.is_some();
+            Expected {
+                // An executor computes the last one.
+                uncached_tokens: u32::try_from(left.max(1)).unwrap_or(u32::MAX),
+                waiting: number.map(|number| WaitingPrompt {
+                    board: Arc::clone(self),
+                    number,
+                }),
+            }
+        });
+        let expected = expected.collect();
+        if names_any {
+            self.changed.notify_waiters();
+        }
+        expected
     }
 
     /// Ends all watchers' streams, and those that come later.
@@ -136,6 +159,29 @@ impl Board {
         state.watchers += 1;
         state.blocks.watch(true);
         Some(Watching(Arc::clone(self)))
+    }
+}
+
+/// A prompt that has come.
+#[derive(Debug)]
+pub(crate) struct Expected {
+    /// Tokens that the cache is not known to hold.
+    pub(crate) uncached_tokens: u32,
+    /// `None`: all its blocks are held, or it is left out.
+    pub(crate) waiting: Option<WaitingPrompt>,
+}
+
+/// A prompt is named as one that waits, for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct WaitingPrompt {
+    board: Arc<Board>,
+    number: u64,
+}
+
+impl Drop for WaitingPrompt {
+    fn drop(&mut self) {
+        // Watchers hear of it with what comes next: its blocks say as much.
+        self.board.state.lock().waiting.left(self.number);
     }
 }
 

@@ -247,13 +247,15 @@ impl Engine {
         };
         let mut ids = Vec::with_capacity(requests.len());
         // Before the lock, since it hashes prompts.
-        let prompts = requests.iter();
-        let prompts = prompts.map(|request| (&*request.input_token_ids, request.cache_seed()));
-        let uncached = self.cache.uncached(prompts);
+        let prompts = requests.iter().map(|request| {
+            let seed = request.names_blocks().then(|| request.cache_seed());
+            (&*request.input_token_ids, seed)
+        });
+        let expected = self.cache.expect(prompts);
         let all = requests.first().map(|one| one.input_token_ids.len());
         let all = u32::try_from(all.unwrap_or_default()).unwrap_or(u32::MAX);
-        let first_tokens = uncached.first().copied().unwrap_or(all);
-        let mut uncached = uncached.into_iter();
+        let first_tokens = expected.first().map_or(all, |one| one.uncached_tokens);
+        let mut expected = expected.into_iter();
         let listened;
         let due_changed;
         {
@@ -280,7 +282,10 @@ impl Engine {
                 let prompt_tokens = request.input_token_ids.len();
                 let mut live = LiveRequest::new(outbox, destination, prompt_tokens, now);
                 live.sequences = sequences(request);
-                live.uncached_tokens = uncached.next().unwrap_or(live.prompt_tokens);
+                if let Some(expected) = expected.next() {
+                    live.uncached_tokens = expected.uncached_tokens;
+                    live.waiting = expected.waiting;
+                }
                 live.trace = trace.cloned();
                 request.client_id = registry.insert(live);
                 ids.push(request.client_id);

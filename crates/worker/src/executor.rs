@@ -156,6 +156,13 @@ impl Request {
         Seed::new(task, salt)
     }
 
+    /// Whether its token ids say what its blocks hold.
+    pub(crate) fn names_blocks(&self) -> bool {
+        let others = [names::IMAGES, names::AUDIO, names::PROMPT_TABLE];
+        let mut tensors = self.tensors.iter();
+        !tensors.any(|tensor| others.contains(&&*tensor.name))
+    }
+
     /// Its adapter and its salt.
     pub(crate) fn cache_origin(&self) -> (Option<u64>, &[u8]) {
         let data = |name| {

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use super::Placement;
 use super::reports::{CacheUsage, Reports};
 use super::trust::{Fault, Trust};
+use super::waiting::Waiting;
 use crate::metrics::FaultLabels;
 
 /// What is known of a worker's cache and load.
@@ -57,6 +58,8 @@ pub struct Seat {
     state: Mutex<CacheReports>,
     /// Taken before the lock of the placement.
     reports: Mutex<Reports>,
+    /// Taken after the lock of the placement.
+    waiting: Mutex<Waiting>,
     trust: Mutex<Trust>,
 }
 
@@ -67,6 +70,7 @@ impl Seat {
             server,
             state: Mutex::new(CacheReports::Silent),
             reports: Mutex::default(),
+            waiting: Mutex::default(),
             trust: Mutex::default(),
         }
     }
@@ -117,7 +121,11 @@ impl Seat {
         if self.trust.lock().is_withheld(now) {
             return Err(Fault::Lies);
         }
-        let mut state = self.placement.state.lock();
+        let mut guard = self.placement.state.lock();
+        let state = &mut *guard;
+        if taken.begins {
+            self.waiting.lock().forget(self.server, &mut state.coming);
+        }
         if taken.forgets {
             match blocks {
                 Blocks::Reported => state.estimates.remove(self.server),
@@ -146,11 +154,13 @@ impl Seat {
                 state.index.removed(self.server, &changes.removed, level);
                 store(&mut state.index, self.server, changes, level);
             }
+            let mut waiting = self.waiting.lock();
+            waiting.take(update, self.server, &mut state.coming)?;
         }
         if let Some(report) = &taken.report {
             state.expectations.reported(self.server, report);
         }
-        drop(state);
+        drop(guard);
         drop(reports);
         self.set(CacheReports::Reporting);
         Ok(Next::Message)
@@ -173,6 +183,8 @@ impl Seat {
     pub fn begin(&self) {
         let before = std::mem::take(&mut *self.reports.lock());
         self.forget_names(&before);
+        let mut state = self.placement.state.lock();
+        self.waiting.lock().forget(self.server, &mut state.coming);
     }
 
     /// The worker's reports are missing or not trusted. What it held is unknown from here on.
@@ -186,11 +198,13 @@ impl Seat {
         let before = std::mem::take(&mut *self.reports.lock());
         self.forget_names(&before);
         let capacity = before.device_blocks();
-        let mut state = self.placement.state.lock();
+        let mut guard = self.placement.state.lock();
+        let state = &mut *guard;
+        self.waiting.lock().forget(self.server, &mut state.coming);
         state.index.cleared(self.server);
         state.expectations.unreported(self.server);
         state.estimates.add(self.server, capacity);
-        drop(state);
+        drop(guard);
         self.set(CacheReports::Faulty(fault));
     }
 

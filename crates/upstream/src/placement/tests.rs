@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use inflight_blocks::{Seed, keys};
-use inflight_kserve::cache_state::{BlockChanges, CacheShape, CacheUpdate, WorkerLoad};
+use inflight_kserve::cache_state::{
+    BlockChanges, CacheShape, CacheUpdate, WaitingPrompt, WorkerLoad,
+};
 
 use super::seat::Next;
 use super::*;
@@ -160,6 +162,74 @@ async fn prompts_that_begin_alike_stay_together_before_any_is_computed() {
     forgets.take(&update).unwrap();
     let _sent = placement.assign(&ask(&fresh), [&forgets].into_iter());
     assert_eq!(known(forgets.server()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prompt_that_another_gateway_sent_is_coming_until_its_worker_says_otherwise() {
+    let (placement, seats, prompt) = pair();
+    let seat = &seats[1];
+    let fresh: Vec<i32> = (1000..5000).collect();
+    let depth = |asked: &[i32]| {
+        let held = placement.look_up(&ask(asked)).0.held.of(seat.server());
+        (held.device, held.coming)
+    };
+    let says = |sequence, waiting: &[(u64, &[i32])], no_longer_waiting: &[u64]| {
+        let waiting = waiting.iter().map(|(number, tokens)| WaitingPrompt {
+            number: *number,
+            keys: stored(tokens).stored,
+        });
+        seat.take(&CacheUpdate {
+            sequence,
+            waiting: waiting.collect(),
+            no_longer_waiting: no_longer_waiting.to_vec(),
+            load: Some(WorkerLoad::default()),
+            ..CacheUpdate::default()
+        })
+    };
+    says(2, &[(1, &fresh)], &[]).unwrap();
+    assert_eq!(depth(&fresh), (0, 1000));
+    let placed = placement.assign(&ask(&fresh), seats.iter()).unwrap().1;
+    assert_eq!(placed.seat().server(), seat.server());
+    // What was sent from here counts for itself.
+    says(3, &[], &[1]).unwrap();
+    assert_eq!(depth(&fresh), (0, 1000));
+    drop(placed);
+    assert_eq!(depth(&fresh), (0, 0));
+    // A snapshot names all of them anew.
+    says(4, &[(2, &fresh)], &[]).unwrap();
+    let anew = CacheUpdate {
+        sequence: 5,
+        ..first(stored(&prompt))
+    };
+    seat.take(&anew).unwrap();
+    assert_eq!(depth(&fresh), (0, 0));
+    // Nothing counts of a worker whose reports are missing, not trusted, or make no sense.
+    for (number, end) in [
+        (7, &Seat::begin as &dyn Fn(&Seat)),
+        (8, &|seat| seat.doubt(Fault::Lost)),
+        (9, &|seat| {
+            let update = CacheUpdate {
+                sequence: 2,
+                no_longer_waiting: vec![99],
+                ..CacheUpdate::default()
+            };
+            assert_eq!(seat.take(&update), Err(Fault::Impossible));
+            seat.doubt(Fault::Impossible);
+        }),
+    ] {
+        seat.begin();
+        let waits = CacheUpdate {
+            waiting: vec![WaitingPrompt {
+                number,
+                keys: stored(&fresh).stored,
+            }],
+            ..first(BlockChanges::default())
+        };
+        seat.take(&waits).unwrap();
+        assert_eq!(depth(&fresh).1, 1000);
+        end(seat);
+        assert_eq!(depth(&fresh).1, 0);
+    }
 }
 
 #[tokio::test(start_paused = true)]

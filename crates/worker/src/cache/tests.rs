@@ -27,6 +27,8 @@ struct Reader {
     /// Each with the key before it.
     device: BTreeMap<u64, u64>,
     host: BTreeMap<u64, u64>,
+    /// Keys of prompts that wait, by number.
+    waiting: BTreeMap<u64, Vec<u64>>,
     sequence: u64,
     snapshots: u32,
     in_snapshot: bool,
@@ -46,6 +48,14 @@ impl Reader {
             assert!(!self.in_snapshot);
             self.in_snapshot = true;
             self.snapshots += 1;
+            self.waiting.clear();
+        }
+        for number in &update.no_longer_waiting {
+            assert!(self.waiting.remove(number).is_some(), "never waited");
+        }
+        for prompt in &update.waiting {
+            let before = self.waiting.insert(prompt.number, prompt.keys.clone());
+            assert!(before.is_none(), "waits twice");
         }
         for (set, changes) in [
             (&mut self.device, &update.device),
@@ -147,6 +157,60 @@ async fn a_watcher_gets_what_there_is_then_changes_in_batches_and_heartbeats() {
 
     board.close();
     assert_eq!(watch.next().await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn watchers_know_prompts_that_wait_for_blocks() {
+    let board = Board::new(SIZE, true, false, false);
+    let reports = board.reports();
+    let seed = Seed::new(None, b"");
+    let held = [block(1), block(2)].concat();
+    let lacking = [block(1), block(3), vec![9]].concat();
+    let other = block(4);
+    let named = |tokens: &[i32]| keys(tokens, SIZE as usize, seed);
+    // Nobody watches.
+    assert!(board.expect([(&*other, Some(seed))].into_iter()).is_empty());
+    let mut early = watch(&board);
+    let mut reader = Reader::default();
+    reader.read(&early.next().await.unwrap());
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    reports.report(|blocks| {
+        blocks.stored(1, plain(), &block(1), Level::Device);
+        blocks.stored(2, Parent::Block(1), &block(2), Level::Host);
+    });
+    reader.read(&early.next().await.unwrap());
+
+    // Only one whose blocks are named, and not all held.
+    let prompts = [
+        (&*held, Some(seed)),
+        (&*lacking, Some(seed)),
+        (&*other, None),
+    ];
+    let mut expected = board.expect(prompts.into_iter());
+    let uncached = expected.iter().map(|one| one.uncached_tokens);
+    assert_eq!(Vec::from_iter(uncached), [1, 5, 4]);
+    reader.read(&early.next().await.unwrap());
+    assert_eq!(reader.waiting, BTreeMap::from([(1, named(&lacking))]));
+    // One who comes later knows it from the beginning.
+    let mut late = watch(&board);
+    let mut of_late = Reader::default();
+    of_late.read(&late.next().await.unwrap());
+    assert_eq!(of_late.waiting, reader.waiting);
+
+    // One that comes and leaves between two messages is not named.
+    drop(board.expect([(&*other, Some(seed))].into_iter()));
+    expected.push(board.expect([(&*other, Some(seed))].into_iter()).remove(0));
+    reader.read(&early.next().await.unwrap());
+    assert_eq!(reader.waiting.get(&3), Some(&named(&other)));
+    assert_eq!(reader.waiting.len(), 2);
+    // Who no longer waits is named with what comes next: blocks, or the heartbeat.
+    expected.clear();
+    let start = Instant::now();
+    reader.read(&early.next().await.unwrap());
+    assert_eq!(start.elapsed(), Duration::from_millis(500));
+    assert!(reader.waiting.is_empty() && reader.has(&board));
+    of_late.read(&late.next().await.unwrap());
+    assert!(of_late.waiting.is_empty());
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,9 +7,12 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use inflight_kserve::cache_state::{BlockChanges, CacheShape, CacheUpdate, WorkerLoad};
+use inflight_kserve::cache_state::{
+    BlockChanges, CacheShape, CacheUpdate, WaitingPrompt, WorkerLoad,
+};
 use tokio::time::{Instant, sleep_until};
 
+use super::waiting::Waiting;
 use super::{Board, Watching};
 
 /// Between two messages: an executor changes blocks in each iteration, and routers need no more than this.
@@ -29,6 +32,7 @@ pub(crate) struct Watch<L> {
     load: L,
     /// The number of the first change that was not sent.
     next: u64,
+    named: Named,
     /// What is left of a snapshot.
     snapshot: Option<Snapshot>,
     sequence: u64,
@@ -39,7 +43,39 @@ pub(crate) struct Watch<L> {
 struct Snapshot {
     device: Vec<(u64, u64)>,
     host: Vec<(u64, u64)>,
+    waiting: Vec<WaitingPrompt>,
     begun: bool,
+}
+
+/// Prompts that the reader knows as waiting.
+#[derive(Debug, Default)]
+struct Named {
+    numbers: Vec<u64>,
+    /// The last one that came.
+    last: u64,
+}
+
+impl Named {
+    /// Those that came since the last call.
+    fn came(&mut self, waiting: &Waiting) -> Vec<WaitingPrompt> {
+        let prompts = waiting
+            .after(self.last)
+            .map(|(number, keys)| WaitingPrompt {
+                number,
+                keys: keys.to_vec(),
+            });
+        let prompts: Vec<WaitingPrompt> = prompts.collect();
+        self.last = prompts.last().map_or(self.last, |prompt| prompt.number);
+        self.numbers
+            .extend(prompts.iter().map(|prompt| prompt.number));
+        prompts
+    }
+
+    /// And those that no longer wait.
+    fn left(&mut self, waiting: &Waiting) -> Vec<u64> {
+        let gone = |number: &mut u64| !waiting.waits(*number);
+        self.numbers.extract_if(.., gone).collect()
+    }
 }
 
 impl<L: LoadSource> Watch<L> {
@@ -48,6 +84,7 @@ impl<L: LoadSource> Watch<L> {
             watching,
             load,
             next: 0,
+            named: Named::default(),
             snapshot: None,
             sequence: 0,
             sent: None,
@@ -74,6 +111,7 @@ impl<L: LoadSource> Watch<L> {
         };
         sleep_until(sent + BATCH).await;
         let board = Arc::clone(self.board());
+        let mut is_due = false;
         loop {
             let changed = board.changed.notified();
             tokio::pin!(changed);
@@ -92,11 +130,15 @@ impl<L: LoadSource> Watch<L> {
                     }
                     Some(difference) => {
                         self.next = changes.end();
-                        if !difference.is_empty() {
+                        let came = self.named.came(&state.waiting);
+                        let has_blocks = !difference.is_empty();
+                        if is_due || has_blocks || !came.is_empty() {
                             return Some(CacheUpdate {
                                 cleared: difference.cleared,
-                                device: Some(difference.device),
-                                host: Some(difference.host),
+                                device: has_blocks.then_some(difference.device),
+                                host: has_blocks.then_some(difference.host),
+                                waiting: came,
+                                no_longer_waiting: self.named.left(&state.waiting),
                                 ..CacheUpdate::default()
                             });
                         }
@@ -105,7 +147,7 @@ impl<L: LoadSource> Watch<L> {
             }
             tokio::select! {
                 () = changed => {}
-                () = sleep_until(sent + HEARTBEAT) => return Some(CacheUpdate::default()),
+                () = sleep_until(sent + HEARTBEAT) => is_due = true,
             }
         }
     }
@@ -122,10 +164,13 @@ impl<L: LoadSource> Watch<L> {
         }
         let [device, host] = state.blocks.keys();
         self.next = state.blocks.changes().end();
+        self.named = Named::default();
+        let waiting = self.named.came(&state.waiting);
         drop(state);
         self.snapshot = Some(Snapshot {
             device,
             host,
+            waiting,
             begun: false,
         });
         self.next_part()
@@ -136,6 +181,7 @@ impl<L: LoadSource> Watch<L> {
         let begins = !std::mem::replace(&mut snapshot.begun, true);
         let device = take(&mut snapshot.device, PART);
         let host = take(&mut snapshot.host, PART - device.len());
+        let waiting = std::mem::take(&mut snapshot.waiting);
         let ends = snapshot.device.is_empty() && snapshot.host.is_empty();
         if ends {
             self.snapshot = None;
@@ -154,6 +200,7 @@ impl<L: LoadSource> Watch<L> {
             device: stored(device),
             host: stored(host),
             shape: begins.then(|| self.shape()),
+            waiting,
             ..CacheUpdate::default()
         })
     }

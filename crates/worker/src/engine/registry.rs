@@ -14,6 +14,7 @@ use tonic::Code;
 use super::Destination;
 use super::line::{Line, StartOrder, Ticket, TooLong};
 use super::names::{Named, Names, RequestName};
+use crate::cache::WaitingPrompt;
 use crate::executor::ClientId;
 use crate::outbox::Outbox;
 use crate::trace::RequestTrace;
@@ -48,6 +49,8 @@ pub(super) struct LiveRequest {
     pub(super) prompt_tokens: u32,
     /// Those that the cache is not known to hold.
     pub(super) uncached_tokens: u32,
+    /// Until its first row, watchers of the cache know it as one that waits.
+    pub(super) waiting: Option<WaitingPrompt>,
     pub(super) output_tokens: u32,
     pub(super) received: Instant,
     pub(super) handed_over: Option<Instant>,
@@ -128,6 +131,7 @@ impl LiveRequest {
             canary: None,
             prompt_tokens,
             uncached_tokens: prompt_tokens,
+            waiting: None,
             output_tokens: 0,
             received: now,
             handed_over: None,
@@ -302,9 +306,10 @@ impl Registry {
 
     /// Its first row came.
     pub(super) fn start(&mut self, client_id: ClientId, now: Instant) {
-        let Some(request) = self.requests.get(self.key(client_id)) else {
+        let Some(request) = self.get_mut(client_id) else {
             return;
         };
+        request.waiting = None;
         let (tokens, ticket) = (request.uncached_tokens, request.ticket);
         self.dequeue(tokens);
         self.computing_since = (self.without_row > 0).then_some(now);

@@ -332,7 +332,7 @@ pub(crate) static INPUTS: &[InputSpec] = &[
     }),
     switch(names::STOP, |f, v| f.stop = v),
     flag("streaming", "streaming", |f, v| f.streaming = Some(v)),
-    list("prompt_embedding_table", Fp16, MATRIX, Passed)
+    list(names::PROMPT_TABLE, Fp16, MATRIX, Passed)
         .any_float()
         .needs(can::PROMPT_TUNING, Empty),
     list("prompt_table_extra_ids", Uint64, LIST, Passed).needs(can::PROMPT_TUNING, Empty),

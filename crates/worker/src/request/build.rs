@@ -1,5 +1,7 @@
 //! One row of a batch to one executor request, every value within the model's limits.
 
+use inflight_kserve::names;
+
 use crate::executor::{NamedTensor, Request, SamplingConfig};
 use crate::model::{Field, Flags, Range};
 
@@ -219,7 +221,7 @@ fn read_prompt(
     let virtual_tokens = request
         .tensors
         .iter()
-        .any(|tensor| tensor.name == "prompt_embedding_table");
+        .any(|tensor| tensor.name == names::PROMPT_TABLE);
     let last = if virtual_tokens {
         u32::MAX
     } else {

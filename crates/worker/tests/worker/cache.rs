@@ -35,6 +35,7 @@ pub(crate) const KEYS: [u64; 3] = [
 struct Watcher {
     updates: Streaming<CacheUpdate>,
     held: BTreeSet<u64>,
+    waiting: BTreeMap<u64, Vec<u64>>,
     sequence: u64,
     snapshots: u32,
     load: WorkerLoad,
@@ -58,6 +59,7 @@ impl Watcher {
         Ok(Self {
             updates,
             held: BTreeSet::new(),
+            waiting: BTreeMap::new(),
             sequence: 0,
             snapshots: 0,
             load: WorkerLoad::default(),
@@ -73,8 +75,15 @@ impl Watcher {
         self.load = update.load.unwrap();
         if update.snapshot_begin {
             self.held.clear();
+            self.waiting.clear();
             self.snapshots += 1;
         }
+        for number in &update.no_longer_waiting {
+            self.waiting.remove(number).unwrap();
+        }
+        let came = update.waiting.iter();
+        self.waiting
+            .extend(came.map(|prompt| (prompt.number, prompt.keys.clone())));
         if let Some(changes) = &update.device {
             for key in &changes.stored {
                 assert!(self.held.insert(*key));
@@ -87,6 +96,11 @@ impl Watcher {
     }
 
     /// Reads until it knows these blocks.
+    /// The number of the last prompt that waits.
+    fn last_number(&self) -> u64 {
+        *self.waiting.keys().last().unwrap()
+    }
+
     async fn until_held(&mut self, keys: &[u64]) {
         while self.held != keys.iter().copied().collect() {
             self.next().await.unwrap();
@@ -157,6 +171,51 @@ async fn watchers_learn_blocks_and_load() {
     let stopped = tokio::spawn(worker.stop());
     while early.next().await.is_some() {}
     assert_eq!(stopped.await.unwrap(), WorkerExit::Shutdown);
+}
+
+#[tokio::test]
+async fn prompts_wait_until_their_first_token_or_until_their_client_leaves() {
+    let mut worker = Worker::simulated(SimulatedOptions {
+        max_batch_size: 1,
+        enable_kv_cache_reuse: true,
+        tokens_per_block: 4,
+        ..slow()
+    })
+    .await;
+    let mut watcher = Watcher::open(&worker, "").await.unwrap();
+    watcher.next().await.unwrap();
+    let short: Vec<i32> = (1..=12).collect();
+    let mut answered = worker.stream().await;
+    answered.send(step_request(1, &short, 1).build()).await;
+    while watcher.waiting.is_empty() {
+        watcher.next().await.unwrap();
+    }
+    assert_eq!(
+        watcher.waiting,
+        [(watcher.last_number(), KEYS.to_vec())].into()
+    );
+    answered.rows().await;
+    while !watcher.waiting.is_empty() {
+        watcher.next().await.unwrap();
+    }
+    watcher.until_held(&KEYS).await;
+    // One whose blocks are held does not wait for any.
+    let leaves = worker.stream().await;
+    leaves.send(step_request(1, LONG, 1).build()).await;
+    leaves.send(step_request(2, &short, 1).build()).await;
+    while watcher.load.queued_requests < 1 || watcher.waiting.is_empty() {
+        watcher.next().await.unwrap();
+    }
+    assert_eq!(watcher.waiting.len(), 1);
+    assert_eq!(
+        watcher.waiting[&watcher.last_number()].len(),
+        LONG.len() / 4
+    );
+    drop(leaves);
+    while !watcher.waiting.is_empty() {
+        watcher.next().await.unwrap();
+    }
+    assert!(watcher.held.len() < LONG.len() / 4);
 }
 
 #[tokio::test]
