@@ -204,6 +204,8 @@ def test_what_follows_has_its_parent_and_a_salt_is_told(worker: InflightProcess,
     assert follows["parent_block_hash"] == KEYS[2]
     salted = next(event for event in events if event["extra_keys"])
     assert salted["extra_keys"] == [[salt], None, None]
+    assert salted["cache_salt"] == salt
+    assert "cache_salt" not in follows
     assert salted["token_ids"] == PROMPT[:12]
     assert not set(salted["block_hashes"]) & set(KEYS)
 

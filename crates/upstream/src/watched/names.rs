@@ -259,11 +259,10 @@ fn first_seed(stored: &Stored, number_of: impl Fn(&str) -> Option<u64>) -> Optio
     };
     let none = Extras::default();
     let extras = stored.extras.first().unwrap_or(&none);
-    let mut texts = stored
-        .salt
-        .as_deref()
-        .into_iter()
-        .chain(own_texts(stored, extras));
+    // Some servers say the salt twice.
+    let salt = stored.salt.as_deref();
+    let others = own_texts(stored, extras).filter(|text| Some(*text) != salt);
+    let mut texts = salt.into_iter().chain(others);
     let salt = texts.next().unwrap_or_default();
     // An image's name would be another one.
     let is_all = texts.next().is_none() && !extras.has_others;

@@ -218,7 +218,8 @@ fn store(
             continue;
         }
         let adapter = adapter(&content.origin, &name_of);
-        let first = parent.is_none().then_some(&*content.origin.salt);
+        let salt = &content.origin.salt;
+        let first = parent.is_none().then_some(&**salt);
         events.push(Event::Stored(Stored {
             hashes: vec![hash],
             parent,
@@ -230,6 +231,11 @@ fn store(
             },
             adapter,
             medium: medium(level),
+            // Dynamo's indexer and SGLang's listeners read it here, of each event.
+            salt: std::str::from_utf8(salt)
+                .ok()
+                .filter(|salt| !salt.is_empty())
+                .map(str::to_owned),
             ..Stored::default()
         }));
     }

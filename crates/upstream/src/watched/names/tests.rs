@@ -161,7 +161,7 @@ fn adapters_and_salts_are_in_the_names_and_what_cannot_be_known_is_left_out() {
     };
     // What changes of a prompt of two blocks, what it is named with, and how many blocks are.
     type Change<'a> = &'a dyn Fn(&mut Stored);
-    let cases: [(Change<'_>, Seed, usize); 16] = [
+    let cases: [(Change<'_>, Seed, usize); 17] = [
         (&|_| {}, plain(), 2),
         (
             &|one| one.extras = vec![texts(&["salt"]), Extras::default()],
@@ -179,6 +179,14 @@ fn adapters_and_salts_are_in_the_names_and_what_cannot_be_known_is_left_out() {
         ),
         (
             &|one| one.salt = Some("salt".to_owned()),
+            Seed::new(None, b"salt"),
+            2,
+        ),
+        (
+            &|one| {
+                one.salt = Some("salt".to_owned());
+                one.extras = vec![texts(&["salt"]), Extras::default()];
+            },
             Seed::new(None, b"salt"),
             2,
         ),
