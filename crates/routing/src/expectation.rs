@@ -47,7 +47,7 @@
 //!
 //! ## What was sent counts at once
 //!
-//! A request is queued at its server from [`Expectations::sent`] on, until a report includes it. So a burst is spread
+//! A request is queued at its server from [`Expectations::sent`] on, until a report may include it. So a burst is spread
 //! although nobody has reported yet, and a prompt that everybody sends is computed by a second server as soon as
 //! waiting for the first one costs more than that.
 //!
@@ -99,8 +99,6 @@ const HOST_SHARE: f64 = 0.1;
 pub struct Report {
     /// When it was made.
     pub at: Seconds,
-    /// The highest [`Ticket::number`] of this gateway's requests that it includes, if the server reports it.
-    pub includes: Option<u64>,
     /// Prompt tokens that it has to compute, of requests of all gateways. What it will find in its cache does not count.
     pub queued_tokens: u64,
     /// Those of urgent requests among them.

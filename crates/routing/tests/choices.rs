@@ -267,29 +267,26 @@ fn a_request_counts_once_from_the_moment_that_it_is_sent_until_it_ends() {
     let work = REQUEST.work(Default::default());
     let mut fleet = Fleet::new(1);
     let open = |fleet: &Fleet| fleet.choose(&REQUEST, 0.0).unwrap().open;
-    let report = |fleet: &mut Fleet, requests, includes| {
-        fleet.report(0, |report| {
-            report.requests = requests;
-            report.includes = Some(includes);
-        });
+    let report = |fleet: &mut Fleet, at, requests| {
+        fleet.report(0, |report| (report.at, report.requests) = (at, requests));
     };
     // Another gateway has three there. Without a report, only what was sent is known.
     let first = fleet.expectations.sent(0, &work, 0.0);
     assert_eq!(open(&fleet), 1);
-    let second = fleet.expectations.sent(0, &work, 0.0);
-    report(&mut fleet, 3, 0);
+    let second = fleet.expectations.sent(0, &work, 1.0);
+    report(&mut fleet, 0.0, 3);
     assert_eq!(open(&fleet), 5);
     // The next report has the first one, which has no token yet; then it starts; then a report has both.
-    report(&mut fleet, 4, first.number);
+    report(&mut fleet, 1.0, 4);
     assert_eq!(open(&fleet), 5);
-    fleet.expectations.started(first, 0.1);
+    fleet.expectations.started(first, 1.1);
     assert_eq!(open(&fleet), 5);
-    report(&mut fleet, 5, second.number);
+    report(&mut fleet, 2.0, 5);
     assert_eq!(open(&fleet), 5);
     // A third starts and ends between two reports.
-    let third = fleet.expectations.sent(0, &work, 0.2);
+    let third = fleet.expectations.sent(0, &work, 2.2);
     assert_eq!(open(&fleet), 6);
-    fleet.expectations.started(third, 0.3);
+    fleet.expectations.started(third, 2.3);
     assert_eq!(open(&fleet), 6);
     for (ended, left) in [(third, 5), (second, 4), (first, 3)] {
         fleet.expectations.ended(ended);

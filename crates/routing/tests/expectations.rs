@@ -239,7 +239,7 @@ fn a_queue_is_what_was_reported_and_what_was_sent_since() {
     servers.reported(0, &worked);
     near(wait(&servers, 1.5), 0.1);
     near(wait(&servers, 1.7), 0.0);
-    // It does not say what it includes: what was sent 20 ms before is in it, and what was sent then is not.
+    // What was sent 20 ms before is in it, and what was sent then is not.
     servers.sent(0, &work(), 1.97);
     near(wait(&servers, 1.97), COMPUTE);
     servers.sent(0, &work(), 1.99);
@@ -326,7 +326,6 @@ fn a_short_prompt_does_not_wait_for_long_ones_that_it_passes() {
         let report = Report {
             queued_tokens: 20_000,
             urgent_tokens: 2_000,
-            includes: Some(0),
             short_first,
             ..Report::default()
         };

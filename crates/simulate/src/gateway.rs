@@ -210,7 +210,6 @@ impl Gateway {
             worker,
             &Report {
                 at: reported.at,
-                includes: None,
                 queued_tokens: reported.queued_tokens,
                 urgent_tokens: 0,
                 working_seconds: 0.0,

@@ -10,7 +10,7 @@ use super::{Report, Seconds, Work, uncached};
 const FULL_BATCH: f64 = 256.0;
 /// How long what was computed counts as recent.
 const RECENT_FOR: Seconds = 60.0;
-/// How long a report may be on its way if it does not say what it includes.
+/// How long a report may be on its way: it includes what was sent before that.
 const ON_THE_WAY: Seconds = 0.02;
 /// A start is late after twice what was expected and this.
 const PATIENCE: Seconds = 1.0;
@@ -163,12 +163,9 @@ impl Server {
             return None;
         }
         self.recent = self.outlook().recent(report.at) + report.computed_seconds / RECENT_FOR;
-        let included = report.includes.unwrap_or_else(|| {
-            let before = |sent: &&Sent| sent.at < report.at - ON_THE_WAY;
-            let last = self.waiting.iter().take_while(before).last();
-            last.map_or(0, |sent| sent.number)
-        });
-        self.included = self.included.max(included);
+        let before = |sent: &&Sent| sent.at < report.at - ON_THE_WAY;
+        let last = self.waiting.iter().take_while(before).last();
+        self.included = self.included.max(last.map_or(0, |sent| sent.number));
         self.report = Some(*report);
         let streams = self.streams();
         if report.computed_tokens == 0 {
@@ -322,7 +319,12 @@ mod tests {
     #[test]
     fn what_waits_is_counted_until_it_starts_or_ends() {
         let mut server = Server::new(1, 0);
-        for (number, is_transferred) in [(1, true), (2, false), (4, true), (7, true)] {
+        for (number, is_transferred, at) in [
+            (1, true, 0.0),
+            (2, false, 0.0),
+            (4, true, 1.0),
+            (7, true, 1.0),
+        ] {
             let work = Work {
                 tokens: 100,
                 on_device: 0,
@@ -331,10 +333,10 @@ mod tests {
                 spares_streams: false,
                 is_transferred,
             };
-            server.take_sent(number, &work, 0.0, 0.0);
+            server.take_sent(number, &work, at, 0.0);
         }
         server.take_report(&Report {
-            includes: Some(3),
+            at: 0.5,
             requests: 5,
             ..Report::default()
         });

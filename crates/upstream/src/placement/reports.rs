@@ -155,7 +155,6 @@ impl Reports {
         }
         Ok(Report {
             at: now,
-            includes: None,
             queued_tokens: load.queued_prompt_tokens,
             urgent_tokens: 0,
             working_seconds: load.computing_seconds,
