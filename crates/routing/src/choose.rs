@@ -114,7 +114,7 @@ pub fn choose(
             busy,
         } = expected;
         // A float that is negative or not a number becomes 0.
-        let steps = ((cost + delay + moving + prices.guess(server)) * (1.0 / EQUAL)) as u64;
+        let steps = ((cost + delay + moving + prices.guess(server, &work)) * (1.0 / EQUAL)) as u64;
         let rank = (steps, outlook.open, outlook.last_turn);
         if best.is_none_or(|(least, _)| rank < least) {
             let choice = Choice {

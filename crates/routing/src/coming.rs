@@ -1,5 +1,5 @@
-//! What servers will hold once the prompts are computed that were sent to them. Owns the prompts of open requests; what
-//! servers hold already is [`Index`](crate::index::Index)'s.
+//! What servers will hold once the prompts are computed that were sent to them. Owns the prompts of open requests, and those
+//! that servers report as waiting, of all gateways; what they hold already is [`Index`](crate::index::Index)'s.
 //!
 //! A server reports a prompt's blocks when it has computed them. A request that comes before that is better placed behind
 //! the first one than computed elsewhere, so a lookup adds what is coming to what is held.
@@ -98,9 +98,7 @@ impl Coming {
                     held.at(*server).coming = end as u32;
                 }
             }
-            if end < one.run.end {
-                return;
-            }
+            // From amid a run nothing is found.
             (above, from) = (node, end);
         }
     }

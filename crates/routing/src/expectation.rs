@@ -22,8 +22,9 @@
 //! also costs others, in four ways. Each is in seconds of their waiting.
 //!
 //! - **Later requests wait for it.** `price` is what a second of computing costs all together. A fleet that is busy for
-//!   a share ρ of the time passes it on to about 1 / (1 − ρ) seconds in all: 5 at ρ = 0.8, where queues matter. Where caches are full, a second copy of a prompt also pushes out blocks that somebody comes back to, and
-//!   makes its own conversation forget where it was: there it is 10. In between it follows the share of full caches.
+//!   a share ρ of the time passes it on to about 1 / (1 − ρ) seconds in all: 5 at ρ = 0.8, where queues matter. Where
+//!   caches are full, a second copy of a prompt also pushes out blocks that somebody comes back to, and makes its own
+//!   conversation forget where it was: there it is 10. In between it follows the share of full caches.
 //! - **A long prompt is worse than many short ones.** About one request a second comes to a busy server. Those that come
 //!   while it computes wait for half of it on average, and for all that is in front of it: hence the square.
 //! - **Who generates shares each iteration** (`open`). One more sequence of an 8B model makes an iteration some 0.03 ms
@@ -54,8 +55,10 @@
 //! ## What other gateways sent counts by a guess
 //!
 //! A report is some milliseconds old, and gateways that know the same would all choose the same idle server until the
-//! next one. So each adds to a server's cost what others may have sent there unseen: a random share of two requests of
-//! usual size, by the part of all open requests that is not its own. Alone, a gateway guesses nothing.
+//! next one. So each adds to a server's cost what others may have sent there unseen: a random share of two and a half
+//! requests of usual size, by the part of all open requests that is not its own. It counts by the share of the prompt that
+//! the server would compute: what others have in hand goes where *their* prompts are cached, and a conversation should not
+//! leave its server for a guess. Alone, a gateway guesses nothing.
 //!
 //! ## Servers that report nothing
 //!
@@ -83,7 +86,7 @@ const PRICE_FULL: f64 = 10.0;
 /// Requests a second that come to a busy server.
 const ARRIVALS: f64 = 1.0;
 /// Requests of usual size that other gateways, if they send all there are, may have sent to a server unseen.
-const UNSEEN: f64 = 2.0;
+const UNSEEN: f64 = 2.5;
 /// What the newest request counts for in the average.
 const NEWEST: f64 = 0.02;
 /// What an open request costs a new one.
@@ -168,9 +171,9 @@ pub struct Expectations {
     /// Servers that reported, and those whose caches are full.
     reporting: u32,
     full: u32,
-    /// Open requests at all servers, and those of this gateway among them.
-    open: u64,
+    /// Open requests at all servers, of this gateway and of others.
     own: u64,
+    others: u64,
     /// Seconds that a request computes, on average.
     compute: Seconds,
     next_number: u64,
@@ -191,8 +194,8 @@ impl Expectations {
             fleet_seconds: ASSUMED,
             reporting: 0,
             full: 0,
-            open: 0,
             own: 0,
+            others: 0,
             compute: 0.0,
             next_number: FIRST_NUMBER,
         }
@@ -311,14 +314,14 @@ impl Expectations {
 
     fn set_outlook(&mut self, server: u32, outlook: Outlook) {
         let before = std::mem::replace(&mut self.outlooks[server as usize], outlook);
-        self.open = self.open + u64::from(outlook.open) - u64::from(before.open);
         self.own = self.own + u64::from(outlook.own) - u64::from(before.own);
+        self.others = self.others + u64::from(outlook.others) - u64::from(before.others);
     }
 
     /// Seconds of work that other gateways may have sent to a server a moment ago.
     fn unseen(&self) -> Seconds {
-        let own = self.own as f64 / (self.open as f64).max(1.0);
-        UNSEEN * self.compute * (1.0 - own).max(0.0)
+        let all = (self.own + self.others).max(1);
+        UNSEEN * self.compute * self.others as f64 / all as f64
     }
 }
 
@@ -336,12 +339,13 @@ pub(crate) struct Prices {
 
 impl Prices {
     /// A share of what other gateways may have sent, which differs by server, by request and by gateway.
-    pub(crate) fn guess(&self, server: u32) -> Seconds {
+    pub(crate) fn guess(&self, server: u32, work: &Work) -> Seconds {
         if self.unseen == 0.0 {
             return 0.0;
         }
         let draw = mixed(self.draw ^ u64::from(server)) >> 11;
-        self.unseen * draw as f64 / (1u64 << 53) as f64
+        let share = uncached(work) / f64::from(work.tokens.max(1));
+        self.unseen * share * draw as f64 / (1u64 << 53) as f64
     }
 
     #[inline]
@@ -430,13 +434,24 @@ mod tests {
         }
     }
 
-    /// Two servers, where `own` of `open` requests are this gateway's, which compute a second each.
-    fn shared(open: u32, own: u32) -> Expectations {
+    fn work(on_device: u32, tokens: u32) -> Work {
+        Work {
+            tokens,
+            on_device,
+            on_host: on_device,
+            is_urgent: false,
+            spares_streams: false,
+            is_transferred: false,
+        }
+    }
+
+    /// Two servers with so many requests of this gateway and of others, which compute a second each.
+    fn shared(own: u32, others: u32) -> Expectations {
         let mut expectations = Expectations::new(7);
         for server in 0..2 {
             expectations.add(server);
             let mut outlook = expectations.outlooks[server as usize];
-            (outlook.open, outlook.own) = (open, own);
+            (outlook.own, outlook.others) = (own, others);
             expectations.set_outlook(server, outlook);
         }
         expectations.compute = 1.0;
@@ -455,12 +470,12 @@ mod tests {
 
     #[test]
     fn what_others_may_have_sent_is_their_share_of_what_is_open() {
-        for (open, own, share) in [(0, 0, 1.0), (4, 0, 1.0), (4, 1, 0.75), (4, 4, 0.0)] {
-            let mut expectations = shared(open, own);
+        for (own, others, share) in [(0, 0, 0.0), (0, 4, 1.0), (1, 3, 0.75), (4, 0, 0.0)] {
+            let mut expectations = shared(own, others);
             let unseen = expectations.unseen();
             assert!(
                 (unseen - UNSEEN * share).abs() < 1e-9,
-                "{own} of {open}: {unseen}"
+                "{own} and {others}: {unseen}"
             );
             // What a server had before does not count any more.
             for server in 0..2 {
@@ -468,23 +483,27 @@ mod tests {
                 expectations.set_outlook(server, outlook);
             }
             assert_eq!(
-                (expectations.open, expectations.own),
-                (2 * u64::from(open), 2 * u64::from(own))
+                (expectations.own, expectations.others),
+                (2 * u64::from(own), 2 * u64::from(others))
             );
         }
     }
 
     #[test]
     fn a_guess_is_a_share_of_it_by_server_and_request() {
-        let expectations = shared(4, 0);
+        let expectations = shared(0, 4);
         let prices = expectations.prices();
         assert_eq!(prices.draw, mixed(7 ^ expectations.next_number));
         for server in 0..64 {
             let bits = mixed(prices.draw ^ server) >> 11;
             let expected = prices.unseen * (bits as f64 * 0.5f64.powi(53));
             let server = u32::try_from(server).unwrap();
-            assert!((prices.guess(server) - expected).abs() < 1e-12);
-            assert!((0.0..prices.unseen).contains(&prices.guess(server)));
+            let guess = |on_device, tokens| prices.guess(server, &work(on_device, tokens));
+            assert!((guess(0, 1000) - expected).abs() < 1e-12);
+            assert!((0.0..prices.unseen).contains(&guess(0, 1000)));
+            // Three quarters are cached there.
+            assert!((guess(750, 1000) - expected / 4.0).abs() < 1e-12);
+            assert!(guess(0, 0).is_finite());
         }
     }
 
@@ -497,10 +516,10 @@ mod tests {
             spares_streams: false,
             transfer: None,
         };
-        let mut expectations = shared(4, 0);
+        let mut expectations = shared(0, 4);
         for _ in 0..32 {
             let prices = expectations.prices();
-            let guesses = [0, 1].map(|server| prices.guess(server));
+            let guesses = [0, 1].map(|server| prices.guess(server, &work(0, 512)));
             let eligible = [0, 1].map(|server| crate::Eligible { server, delay: 0.0 });
             let held = crate::index::Held::default();
             let choice = crate::choose(&request, eligible, &held, &expectations, 0.0).unwrap();
@@ -514,14 +533,7 @@ mod tests {
     fn what_requests_compute_is_learned() {
         let mut expectations = shared(0, 0);
         expectations.compute = 0.0;
-        let work = Work {
-            tokens: 1000,
-            on_device: 0,
-            on_host: 0,
-            is_urgent: false,
-            spares_streams: false,
-            is_transferred: false,
-        };
+        let work = work(0, 1000);
         let mut learned = 0.0;
         for _ in 0..3 {
             let compute = expectations.expected(0, &work, 0.0).unwrap().compute;

@@ -28,8 +28,10 @@ pub(crate) struct Outlook {
     pub(super) has_long: bool,
     /// Requests that generate, and those of this gateway that will.
     pub(crate) open: u32,
-    /// Those of this gateway among them.
+    /// Those of this gateway, and at least so many of others: what a report has beyond them, whether it includes the last
+    /// ones or not.
     pub(super) own: u32,
+    pub(super) others: u32,
     /// Those of this gateway whose caches come from another server.
     pub(crate) arriving: u32,
     pub(crate) last_turn: u64,
@@ -276,6 +278,8 @@ impl Server {
                 (working, first.at.max(self.last_start), first.number)
             }),
         };
+        let own = self.started.saturating_add(waiting);
+        let others = |report: Report| report.requests.saturating_sub(own);
         let mut behind = [0.0; 2];
         for sent in self.waiting.range(self.waiting_up_to(included)..) {
             behind[0] += sent.tokens;
@@ -289,7 +293,8 @@ impl Server {
             is_open: !self.is_drained,
             has_long: long[0] > 0,
             open: streams.saturating_add(waiting),
-            own: self.started.saturating_add(waiting),
+            own,
+            others: self.report.map_or(0, others),
             arriving: self.arriving,
             last_turn: self.last_turn,
             pace: self.pace.seconds(),
@@ -346,22 +351,23 @@ mod tests {
             (
                 outlook.open,
                 outlook.own,
+                outlook.others,
                 outlook.arriving,
                 outlook.behind[0],
             )
         };
-        assert_eq!(counted(&server), (7, 4, 3, 200.0));
+        assert_eq!(counted(&server), (7, 4, 1, 3, 200.0));
         server.started(4, 1.0);
-        assert_eq!(counted(&server), (7, 4, 2, 100.0));
+        assert_eq!(counted(&server), (7, 4, 2, 2, 100.0));
         // It started before.
         server.ended(4);
-        assert_eq!(counted(&server), (6, 3, 2, 100.0));
+        assert_eq!(counted(&server), (6, 3, 2, 2, 100.0));
         server.ended(1);
-        assert_eq!(counted(&server), (5, 2, 1, 100.0));
+        assert_eq!(counted(&server), (5, 2, 2, 1, 100.0));
         // Nobody knows it.
         server.ended(5);
-        assert_eq!(counted(&server).2, 1);
+        assert_eq!(counted(&server).3, 1);
         server.ended(7);
-        assert_eq!(counted(&server).2, 0);
+        assert_eq!(counted(&server).3, 0);
     }
 }
