@@ -40,7 +40,7 @@ CORE_TESTS = "tests/reference"
 DELIVERY = (
     *("delivery", "holding", "survival", "survival/*", "expiry", "registry", "inbox", "handles"),
     *("request_queue", "shared_stream/mailbox", "dispatch", "stops", "transcript", "forward/said"),
-    *("classify", "ending", "pulse", "placement/trust"),
+    *("classify", "ending", "pulse", "placement/reports", "placement/trust", "placement/waiting"),
 )
 
 
@@ -84,6 +84,14 @@ AREAS = {
         "routing",
     ),
     "blocks": Area(("crates/blocks/src/**",), ("--lib",), "blocks"),
+    "worker-cache": Area(
+        [
+            f"crates/worker/src/cache/{name}.rs"
+            for name in ("blocks", "changes", "contents", "waiting", "watch")
+        ],
+        ("--lib",),
+        "worker",
+    ),
     "scheduler": Area(
         (f"{CORE}/scheduler.py", f"{CORE}/pace.py", f"{CORE}/queue.py"),
         [f"{CORE_TESTS}/test_{name}.py" for name in ("scheduler", "pace", "queue")],

@@ -131,7 +131,7 @@ impl Board {
             Expected {
                 // An executor computes the last one.
                 uncached_tokens: u32::try_from(left.max(1)).unwrap_or(u32::MAX),
-                waiting: number.map(|number| WaitingPrompt {
+                waiting: number.map(|number| NamedAsWaiting {
                     board: Arc::clone(self),
                     number,
                 }),
@@ -168,17 +168,17 @@ pub(crate) struct Expected {
     /// Tokens that the cache is not known to hold.
     pub(crate) uncached_tokens: u32,
     /// `None`: all its blocks are held, or it is left out.
-    pub(crate) waiting: Option<WaitingPrompt>,
+    pub(crate) waiting: Option<NamedAsWaiting>,
 }
 
-/// A prompt is named as one that waits, for as long as this lives.
+/// A prompt is named to watchers as one that waits, for as long as this lives. To drop it takes the cache's lock.
 #[derive(Debug)]
-pub(crate) struct WaitingPrompt {
+pub(crate) struct NamedAsWaiting {
     board: Arc<Board>,
     number: u64,
 }
 
-impl Drop for WaitingPrompt {
+impl Drop for NamedAsWaiting {
     fn drop(&mut self) {
         // Watchers hear of it with what comes next: its blocks say as much.
         self.board.state.lock().waiting.left(self.number);

@@ -10,8 +10,8 @@ use inflight_routing::coming::Coming;
 use super::trust::Fault;
 
 /// Prompts of one worker, and their keys together, that are still believed: twice what a worker names.
-const MOST_PROMPTS: usize = 2 * 1024;
-const MOST_KEYS: usize = 2 * 64 * 1024;
+const MOST_PROMPTS: usize = 2048;
+const MOST_KEYS: usize = 131_072;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -95,6 +95,12 @@ mod tests {
         assert_eq!(depth(&coming), 3);
         assert_eq!(take(&[], &[3], &mut coming), Ok(()));
         assert_eq!(depth(&coming), 1);
+        // As many keys as there may be, twice.
+        for number in [4, 5] {
+            let all = [6; MOST_KEYS - 1];
+            assert_eq!(take(&[(number, &all)], &[], &mut coming), Ok(()));
+            assert_eq!(take(&[], &[number], &mut coming), Ok(()));
+        }
         for (came, left) in [
             (vec![], vec![3]),
             (vec![(1, &[5][..])], vec![]),

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// Prompts, and their keys together, that are named at once: half a megabyte for each watcher. In a longer queue, those
 /// that came last are left out.
 const MOST_PROMPTS: usize = 1024;
-const MOST_KEYS: usize = 64 * 1024;
+const MOST_KEYS: usize = 65_536;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -64,12 +64,15 @@ mod tests {
         assert_eq!(waiting.came(&[1; 10]), Some(2));
         waiting.left(1);
         waiting.left(1);
-        for number in 3..MOST_PROMPTS as u64 + 2 {
+        assert_eq!(waiting.came(&long), Some(3));
+        assert_eq!(waiting.came(&[1]), None);
+        waiting.left(3);
+        for number in 4..MOST_PROMPTS as u64 + 3 {
             assert_eq!(waiting.came(&[number]), Some(number));
         }
         assert_eq!(waiting.came(&[1]), None);
         assert!(waiting.waits(2) && !waiting.waits(1));
-        let later: Vec<_> = waiting.after(MOST_PROMPTS as u64).collect();
-        assert_eq!(later, [(1025, &[1025][..])]);
+        let later: Vec<_> = waiting.after(1025).collect();
+        assert_eq!(later, [(1026, &[1026][..])]);
     }
 }

@@ -14,7 +14,7 @@ use tonic::Code;
 use super::Destination;
 use super::line::{Line, StartOrder, Ticket, TooLong};
 use super::names::{Named, Names, RequestName};
-use crate::cache::WaitingPrompt;
+use crate::cache::NamedAsWaiting;
 use crate::executor::ClientId;
 use crate::outbox::Outbox;
 use crate::trace::RequestTrace;
@@ -50,7 +50,7 @@ pub(super) struct LiveRequest {
     /// Those that the cache is not known to hold.
     pub(super) uncached_tokens: u32,
     /// Until its first row, watchers of the cache know it as one that waits.
-    pub(super) waiting: Option<WaitingPrompt>,
+    pub(super) waiting: Option<NamedAsWaiting>,
     pub(super) output_tokens: u32,
     pub(super) received: Instant,
     pub(super) handed_over: Option<Instant>,
