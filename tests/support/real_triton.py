@@ -50,6 +50,10 @@ class Triton:
     metrics: str
     log: Path
 
+    def has_crashed(self) -> bool:
+        """Whether it has ended or is about to: it writes its stack first."""
+        return self.process.poll() is not None or b"\nSignal (11) received." in self.log.read_bytes()
+
     def stop(self) -> None:
         """SIGTERM, and SIGKILL if it does not help."""
         self.process.terminate()
