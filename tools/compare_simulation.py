@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Whether `inflight simulate` agrees with real processes: the first requests of a trace in real time, against
-a gateway and workers of the simulated executor, and the same requests and machine in virtual time.
+gateways and workers of the simulated executor, and the same requests and machine in virtual time.
 
     python tools/compare_simulation.py conversation_trace.jsonl --requests 1700 --rate 2
+    python tools/compare_simulation.py conversation_trace.jsonl --requests 1700 --rate 2 --gateways 4
 
-The machine is that of docs/ROUTING.md's table. Owns the run and the comparison; what is simulated is
-`inflight simulate`'s.
+The machine is that of docs/ROUTING.md's table. Several gateways take turns in the order of the requests; of
+their answers together there is no percentile. Owns the run and the comparison; what is simulated is `inflight
+simulate`'s.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ models:
       step_us: {step_us}
       step_us_per_sequence: {sequence_us}
       tokens_per_block: {block_tokens}
-gateways: {{port: {{port}}}}
+gateways: {{port: {{port}}, replicas: {gateways}}}
 """
 
 
@@ -94,15 +96,13 @@ def measured(options: argparse.Namespace, rows: Path, directory: Path) -> dict[s
             step_us=STEP_US,
             sequence_us=STEP_US_PER_SEQUENCE,
             block_tokens=BLOCK_TOKENS,
+            gateways=options.gateways,
         )
     )
     server = Server(f"{options.command} launch {{file:{topology}}}", directory / "model", directory / "log")
     try:
         server.wait_until_ready()
-        command = [*shlex.split(options.command), "bench", "replay", server.address, str(rows), "--json"]
-        command += ["--speed", str(options.rate), "--vocab-size", str(VOCAB_SIZE), "--timeout-s", "1200"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-        report = json.loads(done.stdout)
+        reports = replayed(options, rows, server.address)
         computed = []
         for worker in range(options.workers):
             address = f"http://127.0.0.1:{options.port + 1 + 2 * worker}/metrics"
@@ -110,22 +110,45 @@ def measured(options: argparse.Namespace, rows: Path, directory: Path) -> dict[s
                 computed.append(computed_tokens(answer.read().decode()))
     finally:
         server.stop()
-    group: dict[str, Any] = report["groups"]["requests"]
-    if group["first_problem"] is not None:
-        raise SystemExit(f"a request failed: {group['first_problem']}")
-    return {
-        "hits": group["cached_tokens"] / group["prompt_tokens"],
-        "mean_s": group["time_to_first_token_ms"]["mean"] / 1e3,
-        "p99_s": group["time_to_first_token_ms"]["p99"] / 1e3,
+    groups: list[dict[str, Any]] = [report["groups"]["requests"] for report in reports]
+    if problems := [group["first_problem"] for group in groups if group["first_problem"] is not None]:
+        raise SystemExit(f"a request failed: {problems[0]}")
+    times = [group["time_to_first_token_ms"] for group in groups]
+    found = {
+        "hits": sum(group["cached_tokens"] for group in groups)
+        / sum(group["prompt_tokens"] for group in groups),
+        "mean_s": sum(time["mean"] for time in times) / len(times) / 1e3,
         "unevenness": unevenness(computed),
-        "sent_late_ms": report["sent_late_ms"],
+        "sent_late_ms": max(report["sent_late_ms"] for report in reports),
     }
+    return found if len(times) > 1 else {**found, "p99_s": times[0]["p99"] / 1e3}
+
+
+def replayed(options: argparse.Namespace, rows: Path, address: str) -> list[dict[str, Any]]:
+    """The reports of all gateways, whose ports follow one another, each of its share of the requests."""
+    host, port = address.split(":")
+    lines = rows.read_text().splitlines(keepends=True)
+    running = []
+    for number in range(options.gateways):
+        share = rows.with_suffix(f".{number}")
+        share.write_text("".join(lines[number :: options.gateways]))
+        command = [
+            *shlex.split(options.command),
+            "bench",
+            "replay",
+            f"{host}:{int(port) + number}",
+            str(share),
+        ]
+        command += ["--json", "--speed", str(options.rate), "--vocab-size", str(VOCAB_SIZE)]
+        running.append(subprocess.Popen([*command, "--timeout-s", "1200"], stdout=subprocess.PIPE, text=True))
+    return [json.loads(process.communicate()[0]) for process in running]
 
 
 def simulated(options: argparse.Namespace, rows: Path) -> dict[str, float]:
     """What virtual time says."""
     command = [*shlex.split(options.command), "simulate", str(rows), "--workers", str(options.workers)]
     command += ["--rate", str(options.rate), "--policy", "inflight", "--blocks", str(options.blocks)]
+    command += ["--gateways", str(options.gateways)]
     command += ["--prompt-tokens-per-s", str(PROMPT_TOKENS_PER_S), "--token-ms", str(STEP_US / 1e3)]
     done = subprocess.run([*command, "--quiet", "--json"], stdout=subprocess.PIPE, text=True, check=True)
     row: dict[str, float] = json.loads(done.stdout)["policies"][0]
@@ -139,6 +162,7 @@ def main() -> None:
     )
     parser.add_argument("trace", type=Path)
     parser.add_argument("--workers", type=int, default=8)
+    parser.add_argument("--gateways", type=int, default=1)
     parser.add_argument("--requests", type=int, default=1700, help="the first ones of the trace")
     parser.add_argument("--rate", type=float, default=2.0, help="how many times as fast as recorded")
     parser.add_argument("--blocks", type=int, default=BLOCKS, help="that a worker caches")
@@ -154,7 +178,7 @@ def main() -> None:
         virtual = simulated(options, rows)
     print(json.dumps({"real": real, "virtual": virtual}))
     name = options.trace.name.split("_")[0]
-    for figure in ("hits", "mean_s", "p99_s", "unevenness"):
+    for figure in sorted(real.keys() & virtual.keys()):
         of, to = real[figure], virtual[figure]
         print(f"| {name} | {options.rate} | {figure} | {of:.4f} | {to:.4f} | {to / of - 1:+.1%} |")
 
