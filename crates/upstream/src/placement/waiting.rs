@@ -95,16 +95,19 @@ mod tests {
         assert_eq!(depth(&coming), 3);
         assert_eq!(take(&[], &[3], &mut coming), Ok(()));
         assert_eq!(depth(&coming), 1);
-        // As many keys as there may be, twice.
-        for number in [4, 5] {
-            let all = [6; MOST_KEYS - 1];
-            assert_eq!(take(&[(number, &all)], &[], &mut coming), Ok(()));
-            assert_eq!(take(&[], &[number], &mut coming), Ok(()));
-        }
+        // As many keys as there may be, twice, and then one more.
+        let half = [6; MOST_KEYS / 2];
+        assert_eq!(
+            take(&[(4, &half), (5, &half[1..])], &[], &mut coming),
+            Ok(())
+        );
+        assert_eq!(take(&[(6, &half)], &[4], &mut coming), Ok(()));
+        assert_eq!(take(&[], &[6], &mut coming), Ok(()));
+        let more = [6; MOST_KEYS / 2 + 1];
         for (came, left) in [
+            (vec![(7, &more[..])], vec![]),
             (vec![], vec![3]),
             (vec![(1, &[5][..])], vec![]),
-            (vec![(9, &[5; MOST_KEYS][..])], vec![]),
         ] {
             assert_eq!(take(&came, &left, &mut coming), Err(Fault::Impossible));
         }
