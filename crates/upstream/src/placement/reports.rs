@@ -4,6 +4,7 @@ use inflight_kserve::cache_state::{CacheShape, CacheUpdate, WorkerLoad};
 use inflight_routing::expectation::{Report, Seconds};
 
 use super::trust::Fault;
+use super::waiting::Waiting;
 
 /// Blocks of a level beyond what the worker says it can hold that are still believed: what is stored and what is
 /// removed of one iteration may come in two messages.
@@ -19,6 +20,8 @@ pub(super) struct Reports {
     held: [u64; 2],
     last: Option<WorkerLoad>,
     names_blocks: bool,
+    /// Of prompts whose blocks are named as those of the others.
+    pub(super) waiting: Waiting,
 }
 
 /// How full a worker's KV cache is.

@@ -11,7 +11,6 @@ use parking_lot::Mutex;
 use super::Placement;
 use super::reports::{CacheUsage, Reports};
 use super::trust::{Fault, Trust};
-use super::waiting::Waiting;
 use crate::metrics::FaultLabels;
 
 /// What is known of a worker's cache and load.
@@ -58,8 +57,6 @@ pub struct Seat {
     state: Mutex<CacheReports>,
     /// Taken before the lock of the placement.
     reports: Mutex<Reports>,
-    /// Taken after the lock of the placement.
-    waiting: Mutex<Waiting>,
     trust: Mutex<Trust>,
 }
 
@@ -70,7 +67,6 @@ impl Seat {
             server,
             state: Mutex::new(CacheReports::Silent),
             reports: Mutex::default(),
-            waiting: Mutex::default(),
             trust: Mutex::default(),
         }
     }
@@ -124,7 +120,7 @@ impl Seat {
         let mut guard = self.placement.state.lock();
         let state = &mut *guard;
         if taken.begins {
-            self.waiting.lock().forget(self.server, &mut state.coming);
+            reports.waiting.forget(self.server, &mut state.coming);
         }
         if taken.forgets {
             match blocks {
@@ -154,8 +150,8 @@ impl Seat {
                 state.index.removed(self.server, &changes.removed, level);
                 store(&mut state.index, self.server, changes, level);
             }
-            let mut waiting = self.waiting.lock();
-            waiting.take(update, self.server, &mut state.coming)?;
+            let coming = &mut state.coming;
+            reports.waiting.take(update, self.server, coming)?;
         }
         if let Some(report) = &taken.report {
             state.expectations.reported(self.server, report);
@@ -182,9 +178,7 @@ impl Seat {
     /// The stream begins, or begins again.
     pub fn begin(&self) {
         let before = std::mem::take(&mut *self.reports.lock());
-        self.forget_names(&before);
-        let mut state = self.placement.state.lock();
-        self.waiting.lock().forget(self.server, &mut state.coming);
+        self.forget_names(before);
     }
 
     /// The worker's reports are missing or not trusted. What it held is unknown from here on.
@@ -196,22 +190,22 @@ impl Seat {
             self.placement.counts.faults.get_or_create(&labels).inc();
         }
         let before = std::mem::take(&mut *self.reports.lock());
-        self.forget_names(&before);
         let capacity = before.device_blocks();
-        let mut guard = self.placement.state.lock();
-        let state = &mut *guard;
-        self.waiting.lock().forget(self.server, &mut state.coming);
+        self.forget_names(before);
+        let mut state = self.placement.state.lock();
         state.index.cleared(self.server);
         state.expectations.unreported(self.server);
         state.estimates.add(self.server, capacity);
-        drop(guard);
+        drop(state);
         self.set(CacheReports::Faulty(fault));
     }
 
     /// With the last worker whose blocks are known, their size is open again.
-    fn forget_names(&self, reports: &Reports) {
+    fn forget_names(&self, mut reports: Reports) {
         if reports.names_blocks() {
-            let mut state = self.placement.state.lock();
+            let mut guard = self.placement.state.lock();
+            let state = &mut *guard;
+            reports.waiting.forget(self.server, &mut state.coming);
             state.naming.remove(&self.server);
             if state.naming.is_empty() {
                 self.placement.block_tokens.store(0, Ordering::Relaxed);
