@@ -5,9 +5,8 @@ gateways and workers of the simulated executor, and the same requests and machin
     python tools/compare_simulation.py conversation_trace.jsonl --requests 1700 --rate 2
     python tools/compare_simulation.py conversation_trace.jsonl --requests 1700 --rate 2 --gateways 4
 
-The machine is that of docs/ROUTING.md's table. Several gateways take turns in the order of the requests; of
-their answers together there is no percentile. Owns the run and the comparison; what is simulated is `inflight
-simulate`'s.
+The machine is that of docs/ROUTING.md's table. Several gateways take turns in the order of the requests; the
+p99 is compared for one alone. Owns the run and the comparison; what is simulated is `inflight simulate`'s.
 """
 
 from __future__ import annotations
