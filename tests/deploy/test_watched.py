@@ -116,9 +116,9 @@ def faulty(system: Watched, healthy: Prometheus, alerts_of_a_healthy_system: dic
         lambda: healthy.alerts()["InflightOverloaded"] == "firing",
         PATIENCE_S,
     )
-    wait_until("an answer can be moved", system.can_move_an_answer)
+    wait_until("the first worker gives a long answer", system.hold_an_answer)
     system.workers["first"].kill()
-    wait_until("answers continue", lambda: total(system.gateway, "inflight_gateway_resumes_total") > 0)
+    wait_until("answers continue", lambda: total(system.moving, "inflight_gateway_resumes_total") > 0)
     wait_until("no other is sent", lambda: total(system.strict, "inflight_gateway_worker_up") == 0)
     return healthy
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from support.fronted import COMPLETIONS, DIALECTS, Hosted, add_llmapi, create, hosted
+from support.fronted import COMPLETIONS, DIALECTS, LONG, Hosted, add_llmapi, create, hosted
 from support.http import get, stream
 from support.metrics import total
 from support.processes import wait_until
 from support.servers import Server, Start, wait_ready
 
-#: Answers that depend on more than the last token, and that take long enough to lose a server meanwhile.
+#: Answers that depend on more than the last token, and that take seconds: a server is lost meanwhile.
 QUESTIONS = tuple(
-    {"prompt": "Once upon a time", "max_tokens": 300, "frequency_penalty": -2, **sampling}
+    {**LONG, "max_tokens": 800, **sampling}
     for sampling in ({"temperature": 0}, {"temperature": 0.8, "seed": 7})
 )
 
@@ -53,7 +54,8 @@ def test_streams_of_a_server_that_dies_have_the_same_text(
     both: Server, first: Hosted, second: Hosted
 ) -> None:
     asked = [{"model": model, **question} for model in DIALECTS for question in QUESTIONS]
-    undisturbed = [answer(both.http, fields) for fields in asked]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        undisturbed = list(pool.map(lambda fields: answer(both.http, fields), asked))
     opened = [stream(both.http, COMPLETIONS, fields) for fields in asked]
     readers = [one.events() for one in opened]
     begun = [text([next(events) for _ in range(3)]) for events in readers]

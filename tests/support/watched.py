@@ -14,17 +14,19 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from support.http import post, stream
+from support.http import Stream, post, stream
 from support.metrics import total
 from support.processes import InflightProcess
 from support.servers import MODEL_ARGUMENTS, MODEL_NAME, Start, start_gateway, start_worker, wait_ready
 
-#: Two simulated workers serve it, and one worker serves each other.
+#: Two simulated workers serve it, and a spare one; one worker serves each other.
 PACED, NARROW = "paced", "narrow"
 #: Tokens that the cache of the narrow worker holds, a little more than one request has.
 ROOM = 4096
 #: What a paced worker takes: four requests at once, and hardly any that wait.
 FEW = ("--max-batch-size=4", "--max-queue-wait-s=0.01")
+#: An answer of forty seconds.
+LONG = {"model": PACED, "prompt": "Count", "max_tokens": 4000, "ignore_eos": True}
 WEATHER = {
     "type": "function",
     "function": {
@@ -47,18 +49,21 @@ class Watched:
     gateway: str
     #: Before one of the paced workers: takes two requests at once, and none continues elsewhere.
     strict: str
+    #: Before that paced worker and a spare one, which takes whatever the other gives up.
+    moving: str
     gateways: tuple[InflightProcess, ...]
     workers: dict[str, InflightProcess]
     #: Of further workers of the gateway, of which there are none.
     file: Path
     _stopped: threading.Event = field(default_factory=threading.Event)
     _clients: list[threading.Thread] = field(default_factory=list)
+    _held: list[Stream] = field(default_factory=list)
 
     @property
     def jobs(self) -> dict[str, list[str]]:
         """What Prometheus scrapes."""
         metrics = [worker.address("metrics") for worker in self.workers.values()]
-        return {"inflight-gateway": [self.gateway, self.strict], "inflight-worker": metrics}
+        return {"inflight-gateway": [self.gateway, self.strict, self.moving], "inflight-worker": metrics}
 
     def begin(self, request: Callable[[], object], pause_s: float = 0.2) -> None:
         """A client that repeats a request, whatever becomes of it."""
@@ -80,6 +85,8 @@ class Watched:
             process.kill()
         for client in self._clients:
             client.join(60)
+        for answer in self._held:
+            answer.close()
 
     def read(self, address: str, body: dict[str, Any]) -> None:
         """A streamed completion, read to its end, whatever that is."""
@@ -114,11 +121,10 @@ class Watched:
 
     def fill_the_strict_gateway(self) -> None:
         """Two long answers hold its places; the rest is refused."""
-        long = {"model": PACED, "prompt": "Count", "max_tokens": 4000, "ignore_eos": True}
         for _ in range(2):
-            self.begin(lambda: self.read(self.strict, long))
+            self.begin(lambda: self.read(self.strict, LONG))
         for _ in range(3):
-            self.begin(lambda: post(self.strict, "/v1/completions", {**long, "max_tokens": 1}), 0.05)
+            self.begin(lambda: post(self.strict, "/v1/completions", {**LONG, "max_tokens": 1}), 0.05)
 
     def fill_the_narrow_worker(self) -> None:
         """Each request takes its whole cache for eleven seconds, and the next one waits."""
@@ -126,12 +132,14 @@ class Watched:
         for _ in range(2):
             self.begin(lambda: self.read(self.gateway, body))
 
-    def can_move_an_answer(self) -> bool:
-        """Whether the gateway has one at the first worker, for which the second has a place."""
-        metric = "inflight_gateway_worker_active"
-        first, second = (self.workers[name].address("grpc") for name in ("first", "second"))
-        active = [total(self.gateway, metric, f'worker="{worker}"') for worker in (first, second)]
-        return active[0] >= 1 and active[1] <= 2
+    def hold_an_answer(self) -> bool:
+        """Begins one that takes forty seconds; whether the first worker gives one such."""
+        answer = stream(self.moving, "/v1/completions", LONG)
+        self._held.append(answer)
+        if answer.status == 200:
+            next(answer.events())
+        first = self.workers["first"].address("grpc")
+        return total(self.moving, "inflight_gateway_worker_active", f'worker="{first}"') >= 1
 
     def spoil_the_file(self) -> None:
         """The file of further workers is no such file any more."""
@@ -148,7 +156,9 @@ class Watched:
 @contextlib.contextmanager
 def watched(start: Start) -> Iterator[Watched]:
     """Starts one, healthy and without clients; ends its clients."""
-    paced = [start_worker(start, f"--served-model-name={PACED}", "--step-us=10000", *FEW) for _ in range(2)]
+    arguments = (f"--served-model-name={PACED}", "--step-us=10000")
+    paced = [start_worker(start, *arguments, *FEW) for _ in range(2)]
+    spare = start_worker(start, *arguments)
     narrow = start_worker(
         start,
         f"--served-model-name={NARROW}",
@@ -162,12 +172,16 @@ def watched(start: Start) -> Iterator[Watched]:
         *("--grpc-port=0", "--metrics-port=0"),
     )
     workers = {"first": paced[0], "second": paced[1], NARROW: narrow, "demo": demo}
+    every = {**workers, "spare": spare}
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "workers"
         file.write_text("# None.\n")
         gateway = start_gateway(start, list(workers.values()), f"--worker-file={file}")
         strict = start_gateway(start, [paced[0]], "--max-concurrent-requests=2", "--max-resumes=0")
-        system = Watched(wait_ready(gateway), wait_ready(strict), (gateway, strict), workers, file)
+        moving = start_gateway(start, [paced[0], spare])
+        gateways = (gateway, strict, moving)
+        first, second, third = map(wait_ready, gateways)
+        system = Watched(first, second, third, gateways, every, file)
         try:
             yield system
         finally:
