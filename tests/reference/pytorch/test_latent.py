@@ -105,6 +105,40 @@ def test_prompts_from_any_position_on(
     assert error(found, expected) < TOLERANCES[dtype]
 
 
+@KERNELS
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("sizes", SHAPES)
+# Triton's interpreter rounds to FP8 in its own way.
+@pytest.mark.parametrize("narrow", [False, True] if HAS_GPU else [False])
+def test_keys_and_turned_queries(narrow: bool, sizes: tuple[int, int, int], dtype: str) -> None:
+    from inflight.executors.reference.pytorch import kernels
+
+    torch.manual_seed(5)
+    heads, rank, turned = sizes
+    kind, rows, ahead = getattr(torch, dtype), 9, 6
+    made = torch.randn((rows, heads * (ahead + turned) + rank + turned), device=DEVICE).to(kind)
+    # As of a layer whose queries are part of its first product.
+    queries = made[:, : heads * (ahead + turned)].view(rows, heads, ahead + turned)
+    vectors = made[:, heads * (ahead + turned) :]
+    vectors[:, -1] *= 2000
+    norm = torch.randn(rank, device=DEVICE).to(kind)
+    tables = (torch.randn((50, turned // 2), device=DEVICE), torch.randn((50, turned // 2), device=DEVICE))
+    positions = torch.arange(rows, dtype=torch.int32, device=DEVICE) * 5
+    slots = torch.randperm(3 * SIZE, device=DEVICE)[:rows].int()
+    kept = torch.float8_e4m3fn if narrow else kind
+    found = [torch.full((rows, heads, rank + turned), 7.0, device=DEVICE, dtype=kind) for _ in range(2)]
+    caches = [torch.zeros((3, 1, SIZE, rank + turned), device=DEVICE).to(kept) for _ in range(2)]
+    for ops, out, keys in zip((operations, kernels), found, caches, strict=True):
+        ops.turn_latent(queries, vectors, norm, 1e-6, positions, tables, slots, keys, out)
+    # Neighbors in FP8 are up to an eighth apart.
+    tolerance = 0.13 if narrow else TOLERANCES[dtype]
+    torch.testing.assert_close(found[1], found[0], rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype])
+    torch.testing.assert_close(caches[1].float(), caches[0].float(), rtol=tolerance, atol=tolerance)
+    assert (found[1][..., :rank] == 7).all()
+    assert int((caches[1].float() != 0).any(-1).sum()) == rows
+
+
+@pytest.mark.parametrize("by_kernel", [False, pytest.param(True, marks=KERNELS)])
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize(
     "routing",
@@ -112,14 +146,21 @@ def test_prompts_from_any_position_on(
         GroupedRouting(),
         GroupedRouting(groups=4, chosen_groups=2, factor=1.5),
         GroupedRouting(groups=4, chosen_groups=2, counted=2, by_sigmoid=True, normalized=True, factor=2.5),
+        GroupedRouting(groups=3, chosen_groups=2, counted=2, by_sigmoid=True, normalized=True, factor=2.5),
     ],
 )
-def test_a_choice_in_groups(routing: GroupedRouting, has_bias: bool) -> None:
+def test_a_choice_in_groups(routing: GroupedRouting, has_bias: bool, by_kernel: bool) -> None:
+    ops: Any = operations
+    if by_kernel:
+        from inflight.executors.reference.pytorch import kernels as ops
+
     draw = np.random.default_rng(7)
-    scores = draw.normal(size=(50, 16)).astype(np.float32)
-    bias = draw.normal(size=16).astype(np.float32) if has_bias else None
+    size = {3: 5}.get(routing.groups, 4)
+    count = 16 if routing.groups == 1 else size * routing.groups
+    scores = draw.normal(size=(50, count)).astype(np.float32)
+    bias = draw.normal(size=count).astype(np.float32) if has_bias else None
     best, shares = experts.choose_in_groups(scores.copy(), bias, 3, routing)
-    found, own = operations.choose_in_groups(
+    found, own = ops.choose_in_groups(
         torch.from_numpy(scores).to(DEVICE),
         None if bias is None else torch.from_numpy(bias).to(DEVICE),
         3,
@@ -128,7 +169,7 @@ def test_a_choice_in_groups(routing: GroupedRouting, has_bias: bool) -> None:
     assert found.tolist() == best.tolist()
     np.testing.assert_allclose(own.cpu().numpy(), shares, rtol=1e-5)
     if routing.groups > 1:
-        assert all(len({one // 4 for one in row}) <= 2 for row in best.tolist())
+        assert all(len({one // size for one in row}) <= 2 for row in best.tolist())
     if routing.normalized:
         np.testing.assert_allclose(shares.sum(axis=1), 2.5, rtol=1e-5)
 

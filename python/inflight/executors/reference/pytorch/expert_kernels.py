@@ -11,7 +11,9 @@ import torch
 import triton
 import triton.language as tl
 
-from .operations import Tensor
+from inflight.executors.reference.model.mixture import GroupedRouting
+
+from .operations import Choice, Tensor
 from .product_kernels import Tiles
 
 #: Assignments that a program looks at together.
@@ -64,6 +66,97 @@ def choose(scores: Tensor, chosen: int, normalized: bool) -> tuple[Tensor, Tenso
         CHOSEN=chosen,
         CHOSEN_PADDED=triton.next_power_of_2(chosen),
         NORMALIZED=normalized,
+        num_warps=1,
+    )
+    return best, shares
+
+
+@triton.jit
+def _choose_in_groups(
+    scores,
+    bias,
+    best,
+    shares,
+    FACTOR: tl.constexpr,
+    EXPERTS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    GROUPS_PADDED: tl.constexpr,
+    SIZE_PADDED: tl.constexpr,
+    CHOSEN: tl.constexpr,
+    CHOSEN_PADDED: tl.constexpr,
+    CHOSEN_GROUPS: tl.constexpr,
+    COUNTED: tl.constexpr,
+    BIAS: tl.constexpr,
+    SIGMOID: tl.constexpr,
+    NORMALIZED: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    size: tl.constexpr = EXPERTS // GROUPS
+    groups = tl.arange(0, GROUPS_PADDED)
+    within = tl.arange(0, SIZE_PADDED)[None, :]
+    experts = groups[:, None] * size + within
+    known = (groups[:, None] < GROUPS) & (within < size)
+    values = tl.load(scores + row * EXPERTS + experts, mask=known, other=float("-inf")).to(tl.float32)
+    if SIGMOID:
+        share = tl.sigmoid(values)
+    else:
+        share = tl.exp(values - tl.max(values))
+        share /= tl.sum(share)
+    worth = share
+    if BIAS:
+        worth += tl.load(bias + experts, mask=known, other=0.0).to(tl.float32)
+    worth = tl.where(known, worth, float("-inf"))
+    if GROUPS > 1:
+        counted = tl.zeros((GROUPS_PADDED,), tl.float32)
+        left = worth
+        for _ in range(COUNTED):
+            place = tl.argmax(left, axis=1)
+            counted += tl.max(left, axis=1)
+            left = tl.where(within == place[:, None], float("-inf"), left)
+        kept = tl.zeros((GROUPS_PADDED,), tl.int32)
+        for _ in range(CHOSEN_GROUPS):
+            place = tl.argmax(counted, axis=0)
+            kept = tl.where(groups == place, 1, kept)
+            counted = tl.where(groups == place, float("-inf"), counted)
+        worth = tl.where(kept[:, None] > 0, worth, float("-inf"))
+    worth = tl.reshape(worth, (GROUPS_PADDED * SIZE_PADDED,))
+    share = tl.reshape(share, (GROUPS_PADDED * SIZE_PADDED,))
+    places = tl.arange(0, GROUPS_PADDED * SIZE_PADDED)
+    choices = tl.arange(0, CHOSEN_PADDED)
+    own = tl.zeros((CHOSEN_PADDED,), tl.float32)
+    for choice in range(CHOSEN):
+        place = tl.argmax(worth, axis=0)
+        own = tl.where(choices == choice, tl.sum(tl.where(places == place, share, 0.0)), own)
+        # Of spare rows, whose scores may be no numbers, it could be one of the padding.
+        expert = tl.minimum(place // SIZE_PADDED * size + place % SIZE_PADDED, EXPERTS - 1)
+        tl.store(best + row * CHOSEN + choice, expert)
+        worth = tl.where(places == place, float("-inf"), worth)
+    if NORMALIZED:
+        own /= tl.sum(own)
+    tl.store(shares + row * CHOSEN + choices, own * FACTOR, mask=choices < CHOSEN)
+
+
+def choose_in_groups(scores: Tensor, bias: Tensor | None, chosen: int, routing: GroupedRouting) -> Choice:
+    rows, experts = scores.shape
+    best = torch.empty((rows, chosen), dtype=torch.int32, device=scores.device)
+    shares = torch.empty((rows, chosen), dtype=torch.float32, device=scores.device)
+    _choose_in_groups[(rows,)](
+        scores,
+        scores if bias is None else bias,
+        best,
+        shares,
+        FACTOR=routing.factor,
+        EXPERTS=experts,
+        GROUPS=routing.groups,
+        GROUPS_PADDED=triton.next_power_of_2(routing.groups),
+        SIZE_PADDED=triton.next_power_of_2(experts // routing.groups),
+        CHOSEN=chosen,
+        CHOSEN_PADDED=triton.next_power_of_2(chosen),
+        CHOSEN_GROUPS=routing.chosen_groups,
+        COUNTED=routing.counted,
+        BIAS=bias is not None,
+        SIGMOID=routing.by_sigmoid,
+        NORMALIZED=routing.normalized,
         num_warps=1,
     )
     return best, shares

@@ -19,8 +19,9 @@ from inflight.executors.reference.model.families.family import SWIGLU_ALPHA, SWI
 from .attention_kernels import generation_attention
 from .context_kernels import context_attention
 from .context_kernels import plan as plan_context
-from .expert_kernels import choose, mix, sort
+from .expert_kernels import choose, choose_in_groups, mix, sort
 from .generation_kernels import plan as plan_generation
+from .latent_key_kernels import turn_latent
 from .linear_kernels import linear
 from .operations import Choice, Shape, Tensor, add_layer_norm
 from .operations import activate as _activate
@@ -32,6 +33,7 @@ __all__ = [
     "add_layer_norm",
     "add_rms_norm",
     "capped",
+    "choose_in_groups",
     "context_attention",
     "experts",
     "generation_attention",
@@ -40,6 +42,7 @@ __all__ = [
     "plan_generation",
     "prepare",
     "rotate_and_store",
+    "turn_latent",
 ]
 
 #: Heads that one program rotates.

@@ -16,10 +16,9 @@ import torch
 import torch.nn.functional as functional
 
 from inflight.executors.reference.model.config import ModelConfig, RopeConfig
-from inflight.executors.reference.model.layers import LatentLayer, Layer, Loader, Weights, held
+from inflight.executors.reference.model.layers import Layer, Loader, Weights, held
 from inflight.executors.reference.model.lora import Part
 from inflight.executors.reference.model.rope import inverse_frequencies, turn_scales
-from inflight.model.latent import Latent
 
 from . import latent, operations
 from .adapters import Adapted, adapt_expert
@@ -213,8 +212,16 @@ class TorchModel:
                 norms = (layer.query_norm, layer.key_norm)
             qkv, more = self._product(rows, index, "qkv", normed, layer.qkv, layer.qkv_bias)
             if layer.latent is not None and config.latent is not None:
-                queries = self._store_latent(
-                    qkv, layer.latent, config.latent, rows.cache_slots, index, turned, turns
+                queries = latent.store(
+                    qkv,
+                    layer.latent,
+                    config.latent,
+                    epsilon,
+                    turned,
+                    turns,
+                    rows.cache_slots,
+                    self._keys[index],
+                    ops,
                 )
             else:
                 queries = ops.rotate_and_store(
@@ -241,30 +248,6 @@ class TorchModel:
             delta, more = self._mlp(normed, layer, rows, index)
             delta, delta_norm = self.communicator.all_reduce(delta), layer.down_norm
         return self._norm(x, delta, self._ends.norm, self._ends.norm_bias, more, delta_norm)
-
-    def _store_latent(
-        self,
-        made: Tensor,
-        layer: LatentLayer[Tensor],
-        sizes: Latent,
-        cache_slots: Tensor,
-        index: int,
-        turned: Tensor,
-        turns: tuple[Tensor, Tensor],
-    ) -> Tensor:
-        """Writes the keys of all rows to the cache, which values are part of; their queries."""
-        ops, epsilon = self.operations, self.config.norm_epsilon
-        queries, keys = latent.queries_and_keys(
-            made,
-            layer,
-            sizes,
-            turned,
-            turns,
-            lambda x, weight: ops.add_rms_norm(x, None, weight, epsilon),
-            ops.linear,
-        )
-        operations.store(self._keys[index], cache_slots, keys, self.shape.tokens_per_block)
-        return queries
 
     def _turns(self, rows: Rows) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Which row of which tables turns each row: of the model's, or of other tables where pairs of
@@ -324,7 +307,7 @@ class TorchModel:
             choice = None
             if config.mixture is not None:
                 routing = config.mixture.routing
-                choice = operations.choose_in_groups(scores, layer.choice_bias, chosen, routing)
+                choice = ops.choose_in_groups(scores, layer.choice_bias, chosen, routing)
             mixed = ops.experts(
                 x, scores, layer.gate_up, layer.down, chosen, activation, normalized, adds, *biases, choice
             )

@@ -303,12 +303,6 @@ def rotate_and_store(
     return rotate(queries, cosines, sines)
 
 
-def store(cache: Tensor, cache_slots: Tensor, new: Tensor, tokens_per_block: int) -> None:
-    """Writes ``new [T, kv_heads, head_dim]`` to the cache."""
-    blocks = torch.div(cache_slots, tokens_per_block, rounding_mode="floor").long()
-    _store(cache, blocks, (cache_slots % tokens_per_block).long(), new)
-
-
 def _store(cache: Tensor, blocks: Tensor, offsets: Tensor, new: Tensor) -> None:
     if cache.dtype == new.dtype:
         cache[blocks, :, offsets] = new
@@ -318,6 +312,39 @@ def _store(cache: Tensor, blocks: Tensor, offsets: Tensor, new: Tensor) -> None:
         largest = torch.finfo(cache.dtype).max
         narrow = new.float().clamp(-largest, largest).to(cache.dtype)
         cache.view(torch.uint8)[blocks, :, offsets] = narrow.view(torch.uint8)
+
+
+def turn_latent(
+    queries: Tensor,
+    made: Tensor,
+    norm: Tensor,
+    epsilon: float,
+    positions: Tensor,
+    tables: tuple[Tensor, Tensor],
+    cache_slots: Tensor,
+    keys: Tensor,
+    out: Tensor,
+) -> None:
+    """Of latent attention: writes the keys of ``made [T, rank + rotary_dim]`` to the cache, and the turned
+    ends of ``queries [T, heads, key_dim + rotary_dim]`` to those of ``out [T, heads, rank + rotary_dim]``.
+
+    A key is a vector, normed, and turned numbers behind it, whose pairs lie next to each other in what is
+    given, and in halves in what is made.
+    """
+    rank = norm.shape[0]
+    rotary_dim = made.shape[1] - rank
+    cosines, sines = (table[positions.long()][:, None] for table in tables)
+    out[..., rank:] = rotate(_apart(queries[..., -rotary_dim:]), cosines, sines)
+    vectors, turning = made.split((rank, rotary_dim), dim=-1)
+    turned = rotate(_apart(turning[:, None]), cosines, sines)
+    made_keys = torch.cat((rms_norm(vectors, norm, epsilon)[:, None], turned), -1)
+    tokens_per_block = keys.shape[2]
+    blocks = torch.div(cache_slots, tokens_per_block, rounding_mode="floor").long()
+    _store(keys, blocks, (cache_slots % tokens_per_block).long(), made_keys)
+
+
+def _apart(x: Tensor) -> Tensor:
+    return torch.cat((x[..., ::2], x[..., 1::2]), -1)
 
 
 def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
