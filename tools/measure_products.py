@@ -41,6 +41,7 @@ from inflight.executors.reference.pytorch.model import TorchModel
 from inflight.executors.reference.pytorch.narrow_kernels import library_product, narrow_product, quantized
 from inflight.executors.reference.pytorch.product_kernels import product
 from inflight.executors.reference.pytorch.weights import DeviceWeights
+from inflight.model.quantization import MXFP4_GROUP
 
 Tensor = Any
 
@@ -249,14 +250,28 @@ def every_expert(x: Tensor, scores: Tensor, gate_up: Tensor, down: Tensor, chose
     return mixed.to(x.dtype)
 
 
+def plain(experts: int, outputs: int, inputs: int) -> Tensor:
+    """Matrices of experts in 16 bits."""
+    return torch.randn(experts, outputs, inputs, device="cuda").mul_(inputs**-0.5).bfloat16()
+
+
+def mxfp4(experts: int, outputs: int, inputs: int) -> compressed.Fp4Matrix:
+    """The same in MXFP4."""
+    numbers = torch.zeros(outputs, inputs, dtype=torch.uint8)
+    tiles = compressed.tiled_by_pairs(numbers, MXFP4_GROUP).shape
+    weight = torch.randint(0, 256, (experts, *tiles), dtype=torch.uint8, device="cuda")
+    exponents = torch.full((experts, outputs, inputs // MXFP4_GROUP), 120, dtype=torch.uint8, device="cuda")
+    return compressed.Fp4Matrix(weight, compressed.by_fours(exponents), MXFP4_GROUP)
+
+
 def measure_experts(_arguments: argparse.Namespace) -> None:
     """Prints microseconds of a layer's experts by rows."""
-    for name, experts, chosen, hidden, inner in (
-        ("Qwen3-30B-A3B's", 128, 8, 2048, 768),
-        ("Mixtral-8x7B's", 8, 2, 4096, 14336),
+    for name, experts, chosen, hidden, inner, made in (
+        ("Qwen3-30B-A3B's", 128, 8, 2048, 768, plain),
+        ("Mixtral-8x7B's", 8, 2, 4096, 14336, plain),
+        ("gpt-oss-20b's", 32, 4, 2880, 2880, mxfp4),
     ):
-        gate_up = torch.randn(experts, 2 * inner, hidden, device="cuda").mul_(hidden**-0.5).bfloat16()
-        down = torch.randn(experts, hidden, inner, device="cuda").mul_(inner**-0.5).bfloat16()
+        gate_up, down = made(experts, 2 * inner, hidden), made(experts, hidden, inner)
         for rows in (1, 16, 64, 256, 2048, 8192):
             x = torch.randn(rows, hidden, device="cuda").bfloat16()
             scores = torch.randn(rows, experts, device="cuda").bfloat16()
@@ -267,7 +282,7 @@ def measure_experts(_arguments: argparse.Namespace) -> None:
                     size,
                 )
             }
-            if rows <= 2048:
+            if rows <= 2048 and made is plain:
                 found["every expert"] = median_us(
                     lambda _: every_expert(x, scores, gate_up, down, chosen),
                     size,

@@ -20,7 +20,7 @@ if not HAS_GPU and "TRITON_INTERPRET" not in os.environ:
 
 from inflight.executors.reference.model.compressed import Compressed  # noqa: E402
 from inflight.executors.reference.pytorch import compressed, kernels, operations  # noqa: E402
-from inflight.executors.reference.pytorch.cuts import Plan  # noqa: E402
+from inflight.executors.reference.pytorch.cuts import Plan, expert_plan, expert_rows  # noqa: E402
 from inflight.executors.reference.pytorch.expert_kernels import choose, sort  # noqa: E402
 from inflight.executors.reference.pytorch.linear_kernels import WIDENED_FP8_ROWS  # noqa: E402
 from inflight.executors.reference.pytorch.product_kernels import Tiles, product  # noqa: E402
@@ -124,8 +124,9 @@ def test_bytes_are_widened_exactly() -> None:
     assert torch.equal(found.t().float(), quants.float() - zeros.float()[:, None])
 
     nibbles = torch.arange(256, device=DEVICE).to(torch.uint8).remainder(16).repeat(64, 1)
-    tiles, scales = compressed.tiled(nibbles, 32)[None], torch.ones(1, 8, 64, device=DEVICE).bfloat16()
-    floats = compressed.Fp4Matrix(tiles, scales, 32)
+    tiles = compressed.tiled_by_pairs(nibbles, 32)[None]
+    exponents = (torch.arange(8 * 64, device=DEVICE) % 120).to(torch.uint8).view(1, 64, 8) + 70
+    floats = compressed.Fp4Matrix(tiles, compressed.by_fours(exponents), 32)
     rows = torch.arange(64, dtype=torch.int32, device=DEVICE)
     none = torch.zeros(1, dtype=torch.int32, device=DEVICE)
     for part in eye.split(64):
@@ -190,6 +191,25 @@ def test_a_mixture_of_experts(kind: str, normalized: bool) -> None:
                 assert error(found, expected) < (1e-2 if dtype == "bfloat16" else 1e-5), (rows, dtype)
 
 
+@pytest.mark.parametrize(
+    ("assigned", "experts", "stored", "rows"),
+    [
+        (8, 128, "plain", 16),
+        (512, 128, "plain", 32),
+        (8192, 128, "plain", 64),
+        (512, 128, "fp8", 16),
+        (4, 32, "fp4", 16),
+        (1024, 32, "fp4", 64),
+        (32768, 32, "fp4", 128),
+    ],
+)
+def test_tiles_have_room_for_what_an_expert_computes(
+    assigned: int, experts: int, stored: str, rows: int
+) -> None:
+    assert expert_rows(assigned, experts, stored) == rows
+    assert expert_plan(rows, stored).rows == rows
+
+
 def test_rows_are_sorted_by_expert() -> None:
     torch.manual_seed(3)
     for rows, experts, chosen in ((1, 8, 2), (37, 8, 2), (700, 5, 4)):
@@ -200,7 +220,7 @@ def test_rows_are_sorted_by_expert() -> None:
         plain, plain_shares = operations.choose_experts(scores, chosen)
         assert best.tolist() == plain.tolist()
         torch.testing.assert_close(shares, plain_shares)
-        tiles = sort(best, experts)
+        tiles = sort(best, experts, 16)
         flat = best.flatten()
         assert tiles.order.tolist() == flat.argsort(stable=True).tolist()
         counts = flat.bincount(minlength=experts)

@@ -121,11 +121,12 @@ class Int4Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Fp4Matrix:
-    """The matrices of experts in MXFP4: FP4 E2M1 times a power of two for each group of inputs, in the tiles
-    of `Int4Matrix`."""
+    """The matrices of experts in MXFP4: FP4 E2M1 times a power of two for each group of inputs, in tiles as
+    `Int4Matrix` has."""
 
     weight: Tensor  #: ``[experts, out / tile rows, in / tile inputs, tile rows, tile inputs / 2]``, uint8
-    scales: Tensor  #: ``[experts, groups, out]``, bfloat16
+    #: ``[experts, groups / 4, out]``, int32: of four groups, the first lowest, the power of two plus 127.
+    scales: Tensor
     #: Inputs of a group.
     group: int
 
@@ -146,7 +147,9 @@ class Fp4Matrix:
         outputs, inputs = self.shape
         nibbles = torch.cat((self.weight & 15, self.weight >> 4), -1).transpose(1, 2)
         numbers = torch.from_numpy(E2M1).to(self.weight.device)[nibbles.reshape(outputs, inputs).long()]
-        return (numbers * self.scales.t().float().repeat_interleave(self.group, 1)).to(dtype)
+        exponents = self.scales.t().contiguous().view(torch.uint8)[:, : inputs // self.group]
+        scales = torch.exp2(exponents.float() - 127)
+        return (numbers * scales.repeat_interleave(self.group, 1)).to(dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +201,12 @@ def load(how: Compressed, read: Callable[[str], Tensor]) -> Fp8Matrix | Int4Matr
 def _experts(stored: Tensor, exponents: Tensor) -> Fp4Matrix:
     """From ``[experts, out, groups, bytes]``, whose low nibbles come first, and the exponents of scales. One
     expert at a time: nibbles by themselves take twice the memory."""
+    group = 2 * stored.shape[-1]
     made = []
     for own in stored:
         nibbles = torch.stack((own & 15, own >> 4), -1).reshape(own.shape[0], -1)
-        made.append(tiled(nibbles, 2 * stored.shape[-1]))
-    scales = torch.exp2(exponents.float() - 127).transpose(1, 2).contiguous().to(torch.bfloat16)
-    return Fp4Matrix(torch.stack(made), scales, 2 * stored.shape[-1])
+        made.append(tiled_by_pairs(nibbles, group))
+    return Fp4Matrix(torch.stack(made), by_fours(exponents), group)
 
 
 def _ordered(quants: Tensor, group_of: Tensor, group: int) -> tuple[Tensor, Tensor | None]:
@@ -225,6 +228,18 @@ def tiled(quants: Tensor, group: int) -> Tensor:
     rows, inputs = (math.gcd(_TILE_ROWS, quants.shape[0]), math.gcd(_TILE_INPUTS, group))
     tiles = quants.reshape(-1, rows, quants.shape[1] // inputs, 2, inputs // 2)
     return (tiles[:, :, :, 0] | (tiles[:, :, :, 1] << 4)).transpose(1, 2).contiguous()
+
+
+def tiled_by_pairs(nibbles: Tensor, group: int) -> Tensor:
+    """As `tiled`, in the layout of `Fp4Matrix`: where there are pairs of groups, the first is in the low bits
+    and the other in the high ones, so that whole groups are multiplied at once."""
+    return tiled(nibbles, group if nibbles.shape[1] % (2 * group) else 2 * group)
+
+
+def by_fours(exponents: Tensor) -> Tensor:
+    """`Fp4Matrix.scales` of ``[experts, out, groups]``."""
+    fours = torch.nn.functional.pad(exponents, (0, -exponents.shape[-1] % 4)).view(torch.int32)
+    return fours.transpose(1, 2).contiguous()
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:

@@ -75,9 +75,21 @@ def plan(rows: int, width: int, inputs: int, stored: str) -> Plan:
     return _cut(rows, width, inputs, (outputs, size, warps, stages, programs))
 
 
-def expert_plan(tile_rows: int) -> Plan:
-    """For tiles of rows that belong to one expert each."""
-    return Plan(128, 128, 1, 8, 3) if tile_rows >= 128 else Plan(64, tile_rows, 1, 4, 4)
+def expert_rows(assigned: int, experts: int, stored: str) -> int:
+    """Rows of a tile that belong to one expert, of ``assigned`` rows in all; ``stored`` as in `plan`, or
+    `fp4`."""
+    average = -(-assigned // experts)
+    least = 32 if stored == "plain" and assigned > experts else 16
+    # For an expert's second tile FP4 is unpacked once more.
+    wanted = 2 * average if stored == "fp4" else average
+    return min(128, max(least, 1 << (wanted - 1).bit_length()))
+
+
+def expert_plan(tile_rows: int, stored: str) -> Plan:
+    """For tiles of `expert_rows`."""
+    if tile_rows >= 128 or (tile_rows == 64 and stored == "fp4"):
+        return Plan(128, tile_rows, 1, 8, 3)
+    return Plan(64, tile_rows, 1, 4, 4)
 
 
 def narrow_plan(rows: int, width: int, inputs: int, by_row: bool) -> Plan | None:

@@ -214,11 +214,10 @@ def _sort(
         position += tl.sum(mine, axis=0)
 
 
-def sort(best: Tensor, experts: int) -> Tiles:
-    """The assignments ``best [T, chosen]`` by expert, in tiles that suit how many one has on average."""
+def sort(best: Tensor, experts: int, size: int) -> Tiles:
+    """The assignments ``best [T, chosen]`` by expert, in tiles of ``size`` rows."""
     chosen = best.shape[1]
     count = best.numel()
-    size = min(128, max(16, triton.next_power_of_2(triton.cdiv(count, experts))))
     # As many as there are if every expert's last tile has one row.
     tiles = min(experts, count) + count // size
     counts, ends = torch.empty((2, experts), dtype=torch.int32, device=best.device)

@@ -19,13 +19,14 @@ from inflight.executors.reference.model.families.family import SWIGLU_ALPHA, SWI
 from .attention_kernels import generation_attention
 from .context_kernels import context_attention
 from .context_kernels import plan as plan_context
+from .cuts import expert_rows
 from .expert_kernels import choose, choose_in_groups, mix, sort
 from .generation_kernels import plan as plan_generation
 from .latent_key_kernels import turn_latent
 from .linear_kernels import linear
 from .operations import Choice, Shape, Tensor, add_layer_norm
 from .operations import activate as _activate
-from .product_kernels import product
+from .product_kernels import product, stored_as
 from .softcap_kernels import capped
 
 __all__ = [
@@ -230,7 +231,8 @@ def experts(
     """Each expert computes the rows that chose it, sorted on the device. ``adds`` is
     `expert_adapter_kernels.ExpertAdapters.add` of the layer."""
     best, shares = choose(scores, chosen, normalized) if choice is None else choice
-    tiles = sort(best, scores.shape[1])
+    count = scores.shape[1]
+    tiles = sort(best, count, expert_rows(best.numel(), count, stored_as(gate_up)))
     inner = product(x, gate_up, gate_up_bias, tiles=tiles)
     if adds is not None:
         adds("gate_up", x, inner, tiles, best)

@@ -21,6 +21,15 @@ from inflight.executors.reference.errors import UnsupportedModelError
 from .compressed import Fp4Matrix, Fp8Matrix, Int4Matrix, has_fp8
 from .cuts import Plan, expert_plan, plan
 from .operations import Tensor
+from .widening_kernels import (
+    FP4_UNIT,
+    fp4_factor,
+    unpacked_fp4,
+    unpacked_int4,
+    widened_fp4,
+    widened_fp8,
+    widened_int4,
+)
 
 _PLAIN = tl.constexpr(0)
 _FP8 = tl.constexpr(1)
@@ -33,8 +42,8 @@ LEAST_INPUTS = 16
 #: Tiles of rows that are computed with the same outputs, one after the other.
 BAND = 16
 
-#: By what is stored: `CUTS`' name of it.
-_STORED = ("plain", "fp8", "int4", "int4")
+#: `cuts`' names of what is stored.
+_STORED = {Fp8Matrix: "fp8", Int4Matrix: "int4", Fp4Matrix: "fp4"}
 
 
 @triton.jit
@@ -58,6 +67,7 @@ def _product(
     GROUP: tl.constexpr,
     SCALE_ROWS: tl.constexpr,
     TILE: tl.constexpr,
+    PIECE: tl.constexpr,
     GROUPED: tl.constexpr,
     GATHER: tl.constexpr,
     SCATTER: tl.constexpr,
@@ -104,26 +114,39 @@ def _product(
     begin = split * share
     for chunk in range(begin, tl.minimum(begin + share, chunks)):
         group = chunk * CHUNK // GROUP
-        if KIND >= _INT4:
+        if KIND == _FP4:
+            sums = _add_fp4(
+                sums,
+                x,
+                weight,
+                scales,
+                expert,
+                outputs,
+                inside,
+                source,
+                present,
+                chunk,
+                WIDTH,
+                INPUTS,
+                GROUP,
+                TILE,
+                PIECE,
+                PACKED,
+                PRECISION,
+            )
+        elif KIND == _INT4:
             base = ((expert * (WIDTH // TILE) + outputs // TILE) * chunks + chunk) * TILE + outputs % TILE
             places_in = tl.arange(0, half)
             bytes_of = tl.load(
                 weight + base[:, None] * half + places_in[None, :], mask=inside[:, None], other=0
             )
             scale = tl.load(scales + (expert * groups + group) * WIDTH + outputs, mask=inside, other=0.0)
-            if KIND == _FP4:
-                if PACKED:
-                    low, high = _unpacked_fp4(bytes_of)
-                else:
-                    low = _widened_fp4(bytes_of & 15).to(x.dtype.element_ty)
-                    high = _widened_fp4(bytes_of >> 4).to(x.dtype.element_ty)
+            zero = tl.load(zeros + (expert * groups + group) * WIDTH + outputs, mask=inside, other=0)
+            if PACKED:
+                low, high = unpacked_int4(bytes_of, zero)
             else:
-                zero = tl.load(zeros + (expert * groups + group) * WIDTH + outputs, mask=inside, other=0)
-                if PACKED:
-                    low, high = _unpacked(bytes_of, zero)
-                else:
-                    low = _widened(bytes_of & 15, zero, x.dtype.element_ty)
-                    high = _widened(bytes_of >> 4, zero, x.dtype.element_ty)
+                low = widened_int4(bytes_of & 15, zero, x.dtype.element_ty)
+                high = widened_int4(bytes_of >> 4, zero, x.dtype.element_ty)
             reach = source[None, :] * INPUTS + (chunk * CHUNK + places_in)[:, None]
             x_low = tl.load(x + reach, mask=present[None, :], other=0.0)
             x_high = tl.load(x + reach + half, mask=present[None, :], other=0.0)
@@ -136,7 +159,7 @@ def _product(
             reach = (expert * WIDTH + outputs.to(tl.int64))[:, None] * INPUTS + columns[None, :]
             factors = tl.load(weight + reach, mask=inside[:, None] & known[None, :], other=0.0)
             if PACKED and KIND == _FP8:  # noqa: SIM108 -- a choice of the compiler's
-                factors = _widened_fp8(factors)
+                factors = widened_fp8(factors)
             else:
                 factors = factors.to(x.dtype.element_ty)
             values = tl.load(
@@ -153,6 +176,8 @@ def _product(
     if KIND == _FP8 and GROUP >= INPUTS:
         place = expert * scale_rows + outputs // SCALE_ROWS
         sums *= tl.load(scales + place, mask=inside, other=0.0)[:, None]
+    if KIND == _FP4 and PACKED:
+        sums *= FP4_UNIT
     if BIAS:
         sums += tl.load(bias + expert * WIDTH + outputs, mask=inside, other=0.0).to(tl.float32)[:, None]
     target = places.to(tl.int64)
@@ -165,6 +190,59 @@ def _product(
 
 
 @triton.jit
+def _add_fp4(
+    sums,
+    x,
+    weight,
+    scales,
+    expert,
+    outputs,
+    inside,
+    source,
+    present,
+    chunk,
+    WIDTH: tl.constexpr,
+    INPUTS: tl.constexpr,
+    GROUP: tl.constexpr,
+    TILE: tl.constexpr,
+    PIECE: tl.constexpr,
+    PACKED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """``sums`` and what four groups of inputs add, whose scales are one word: what has fewer bytes cannot be
+    on its way while others are computed. ``PIECE`` inputs lie in a tile."""
+    half: tl.constexpr = PIECE // 2
+    tiles: tl.constexpr = INPUTS // PIECE
+    words: tl.constexpr = (INPUTS + 4 * GROUP - 1) // (4 * GROUP)
+    columns = tl.arange(0, half)
+    word = tl.load(scales + (expert * words + chunk) * WIDTH + outputs, mask=inside, other=0)
+    for piece in tl.static_range(4 * GROUP // PIECE):
+        tile = chunk * (4 * GROUP // PIECE) + piece
+        known = tile < tiles
+        base = ((expert * (WIDTH // TILE) + outputs // TILE) * tiles + tile) * TILE + outputs % TILE
+        bytes_of = tl.load(
+            weight + base[:, None] * half + columns[None, :], mask=inside[:, None] & known, other=0
+        )
+        reach = source[None, :] * INPUTS + (tile * PIECE + columns)[:, None]
+        x_low = tl.load(x + reach, mask=present[None, :] & known, other=0.0)
+        x_high = tl.load(x + reach + half, mask=present[None, :] & known, other=0.0)
+        low_scale = (word >> (piece * PIECE // GROUP * 8)) & 255
+        high_scale = (word >> ((piece * PIECE + half) // GROUP * 8)) & 255
+        if PACKED:
+            low, high = unpacked_fp4(bytes_of, fp4_factor(low_scale), fp4_factor(high_scale))
+            sums = tl.dot(low, x_low, sums)
+            sums = tl.dot(high, x_high, sums)
+        else:
+            low = widened_fp4(bytes_of & 15).to(x.dtype.element_ty)
+            high = widened_fp4(bytes_of >> 4).to(x.dtype.element_ty)
+            product = tl.dot(low, x_low, input_precision=PRECISION)
+            sums += product * tl.exp2(low_scale.to(tl.float32) - 127.0)[:, None]
+            product = tl.dot(high, x_high, input_precision=PRECISION)
+            sums += product * tl.exp2(high_scale.to(tl.float32) - 127.0)[:, None]
+    return sums
+
+
+@triton.jit
 def place_of(program, down, across, BAND: tl.constexpr):
     """The tile of rows and that of outputs of a program. Programs next to each other share outputs, and some
     rows on, rows: what is read is still in the cache."""
@@ -172,131 +250,6 @@ def place_of(program, down, across, BAND: tl.constexpr):
     height = tl.minimum(down - band * BAND, BAND)
     within = program % (BAND * across)
     return band * BAND + within % height, within // height
-
-
-@triton.jit
-def _unpacked(bytes_of, zero):
-    """Low and high nibbles less ``zero``, in bfloat16, exact: a nibble becomes the low bits of a number whose
-    last bit counts ones."""
-    return tl.inline_asm_elementwise(
-        """
-        {
-        .reg .b32 a, b, c, d, one;
-        mov.b32 one, 0x3f803f80;
-        prmt.b32 a, $4, 0, 0x4140;
-        prmt.b32 b, $4, 0, 0x4342;
-        shr.u32 c, a, 4;
-        shr.u32 d, b, 4;
-        lop3.b32 a, a, 0x000f000f, 0x43004300, 0xea;
-        lop3.b32 b, b, 0x000f000f, 0x43004300, 0xea;
-        lop3.b32 c, c, 0x000f000f, 0x43004300, 0xea;
-        lop3.b32 d, d, 0x000f000f, 0x43004300, 0xea;
-        fma.rn.bf16x2 $0, a, one, $5;
-        fma.rn.bf16x2 $1, b, one, $6;
-        fma.rn.bf16x2 $2, c, one, $5;
-        fma.rn.bf16x2 $3, d, one, $6;
-        }
-        """,
-        "=r,=r,=r,=r,r,r,r",
-        [bytes_of, (-128.0 - zero.to(tl.float32)).to(tl.bfloat16)[:, None]],
-        dtype=(tl.bfloat16, tl.bfloat16),
-        is_pure=True,
-        pack=4,
-    )
-
-
-@triton.jit
-def _unpacked_fp4(bytes_of):
-    """Low and high nibbles as FP4 E2M1, in bfloat16, exact: their bits in place, times the ratio of what the
-    exponents count from."""
-    return tl.inline_asm_elementwise(
-        """
-        {
-        .reg .b32 a, b, c, d, s, ratio, zero;
-        mov.b32 ratio, 0x7e807e80;
-        mov.b32 zero, 0x80008000;
-        prmt.b32 a, $4, 0, 0x4140;
-        prmt.b32 b, $4, 0, 0x4342;
-        shl.b32 s, a, 8;
-        and.b32 s, s, 0x80008000;
-        shl.b32 c, a, 2;
-        lop3.b32 c, c, 0x01c001c0, s, 0xea;
-        shl.b32 s, b, 8;
-        and.b32 s, s, 0x80008000;
-        shl.b32 d, b, 2;
-        lop3.b32 d, d, 0x01c001c0, s, 0xea;
-        shl.b32 s, a, 12;
-        and.b32 s, s, 0x80008000;
-        shl.b32 a, a, 6;
-        lop3.b32 a, a, 0x01c001c0, s, 0xea;
-        shl.b32 s, b, 12;
-        and.b32 s, s, 0x80008000;
-        shl.b32 b, b, 6;
-        lop3.b32 b, b, 0x01c001c0, s, 0xea;
-        fma.rn.bf16x2 $0, a, ratio, zero;
-        fma.rn.bf16x2 $1, b, ratio, zero;
-        fma.rn.bf16x2 $2, c, ratio, zero;
-        fma.rn.bf16x2 $3, d, ratio, zero;
-        }
-        """,
-        "=r,=r,=r,=r,r",
-        [bytes_of],
-        dtype=(tl.bfloat16, tl.bfloat16),
-        is_pure=True,
-        pack=4,
-    )
-
-
-@triton.jit
-def _widened_fp4(nibbles):
-    """Nibbles as FP4 E2M1, in float32, exact."""
-    digits = (nibbles & 7).to(tl.int32)
-    # Twice the number: 0 to 4, then every second, then every fourth one.
-    doubled = tl.where(digits < 4, digits, tl.where(digits < 6, 2 * digits - 4, 4 * digits - 16))
-    return tl.where((nibbles & 8) > 0, -doubled, doubled).to(tl.float32) * 0.5
-
-
-@triton.jit
-def _widened_fp8(factors):
-    """FP8 E4M3 in bfloat16, exact: its bits in place, times the ratio of what the exponents count from."""
-    return tl.inline_asm_elementwise(
-        """
-        {
-        .reg .b32 a, b, c, d, ratio, zero;
-        mov.b32 ratio, 0x7b807b80;
-        mov.b32 zero, 0x80008000;
-        prmt.b32 a, $2, 0, 0x1404;
-        prmt.b32 b, $2, 0, 0x3424;
-        and.b32 c, a, 0x80008000;
-        and.b32 d, b, 0x80008000;
-        shr.u32 a, a, 4;
-        shr.u32 b, b, 4;
-        lop3.b32 a, a, 0x07f007f0, c, 0xea;
-        lop3.b32 b, b, 0x07f007f0, d, 0xea;
-        fma.rn.bf16x2 $0, a, ratio, zero;
-        fma.rn.bf16x2 $1, b, ratio, zero;
-        }
-        """,
-        "=r,=r,r",
-        [factors.to(tl.uint8, bitcast=True)],
-        dtype=tl.bfloat16,
-        is_pure=True,
-        pack=4,
-    )
-
-
-@triton.jit
-def _widened(quants, zero, dtype: tl.constexpr):
-    """``quants - zero`` in ``dtype``, exact: the integer becomes the low bits of a number whose last bit
-    counts ones."""
-    if dtype == tl.bfloat16:
-        wide = (quants.to(tl.int16) | 0x4300).to(tl.bfloat16, bitcast=True)
-        return wide - (zero.to(tl.float32) + 128.0).to(tl.bfloat16)[:, None]
-    elif dtype == tl.float16:  # noqa: RET505 -- Triton compiles what follows a branch, too
-        wide = (quants.to(tl.int16) | 0x6400).to(tl.float16, bitcast=True)
-        return wide - (zero.to(tl.float32) + 1024.0).to(tl.float16)[:, None]
-    else:
-        return quants.to(tl.float32) - zero.to(tl.float32)[:, None]
 
 
 @triton.jit
@@ -335,6 +288,11 @@ class Tiles:
     chosen: int
 
 
+def stored_as(weight: Tensor) -> str:
+    """`cuts`' name of it."""
+    return _STORED.get(type(weight), "plain")
+
+
 def product(
     x: Tensor,
     weight: Tensor,
@@ -366,7 +324,7 @@ def product(
         kind, tile, chunk = 2, stored.shape[-2], 2 * stored.shape[-1]
     elif isinstance(weight, Fp4Matrix):
         stored, scales, group = weight.weight, weight.scales, weight.group
-        kind, tile, chunk = 3, stored.shape[-2], 2 * stored.shape[-1]
+        kind, tile, chunk = 3, stored.shape[-2], 4 * group
     if chunk < (2 * LEAST_INPUTS if kind >= 2 else LEAST_INPUTS):
         raise UnsupportedModelError(
             f"groups of `{chunk}` inputs in the experts of a quantized checkpoint are too few for the GPU",
@@ -380,7 +338,10 @@ def product(
     else:
         rows = x.shape[0]
     if cut is None:
-        cut = plan(rows, width, inputs, _STORED[kind]) if tiles is None else expert_plan(tiles.size)
+        stored_name = stored_as(weight)
+        cut = (
+            plan(rows, width, inputs, stored_name) if tiles is None else expert_plan(tiles.size, stored_name)
+        )
     if tiles is None:
         count = triton.cdiv(rows, cut.rows)
     out = torch.empty((rows, width), dtype=x.dtype, device=x.device)
@@ -408,6 +369,7 @@ def product(
         GROUP=group,
         SCALE_ROWS=scale_rows,
         TILE=tile,
+        PIECE=2 * stored.shape[-1] if kind == 3 else 1,
         GROUPED=tiles is not None,
         GATHER=chosen if tiles is not None and not scatter else 0,
         SCATTER=scatter,

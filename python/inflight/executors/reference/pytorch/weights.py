@@ -142,14 +142,14 @@ class RandomWeights:
 
     def _quantized_experts(self, experts: int, inputs: int, outputs: int) -> Tensor:
         """All experts' matrices in MXFP4; the numbers of all nibbles have a root mean square of 2.93."""
-        tiles = compressed.tiled(torch.zeros(outputs, inputs, dtype=torch.uint8), MXFP4_GROUP).shape
+        tiles = compressed.tiled_by_pairs(torch.zeros(outputs, inputs, dtype=torch.uint8), MXFP4_GROUP).shape
         weight = torch.randint(
             0, 256, (experts, *tiles), dtype=torch.uint8, device=self._device, generator=self._generator
         )
-        places = (experts, inputs // MXFP4_GROUP, outputs)
-        scale = 2.0 ** round(math.log2(self._scale / 2.93))
-        scales = torch.full(places, scale, dtype=torch.bfloat16, device=self._device)
-        return compressed.Fp4Matrix(weight, scales, MXFP4_GROUP)
+        places = (experts, outputs, inputs // MXFP4_GROUP)
+        exponent = 127 + round(math.log2(self._scale / 2.93))
+        scales = torch.full(places, exponent, dtype=torch.uint8, device=self._device)
+        return compressed.Fp4Matrix(weight, compressed.by_fours(scales), MXFP4_GROUP)
 
     def _quantized(self, shape: tuple[int, ...], scheme: Quantization) -> Tensor:
         """A matrix of the scheme, about as large as the others."""
