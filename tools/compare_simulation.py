@@ -3,10 +3,12 @@
 gateways and workers of the simulated executor, and the same requests and machine in virtual time.
 
     python tools/compare_simulation.py conversation_trace.jsonl --requests 1700 --rate 2
-    python tools/compare_simulation.py conversation_trace.jsonl --requests 1700 --rate 2 --gateways 4
+    python tools/compare_simulation.py conversation_trace.jsonl --requests 1700 --rate 2 --gateways 4 --spread
 
 The machine is that of docs/ROUTING.md's table. Several gateways take turns in the order of the requests; the
-p99 is compared for one alone. Owns the run and the comparison; what is simulated is `inflight simulate`'s.
+p99 is compared for one alone. `--spread` moves each request by a random share of the time to the next one,
+for both: in one instant real gateways take requests one after the other, and virtual ones all at once. Owns
+the run and the comparison; what is simulated is `inflight simulate`'s.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import random
 import re
 import shlex
 import subprocess
@@ -79,6 +82,17 @@ def unevenness(values: list[float]) -> float:
     """The standard deviation over the mean."""
     mean = sum(values) / len(values)
     return math.sqrt(sum((value - mean) ** 2 for value in values) / len(values)) / mean
+
+
+def spread(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Requests in the order in which they come then."""
+    times = sorted({row["timestamp"] for row in rows})
+    after = dict(zip(times, [*times[1:], times[-1]], strict=True))
+    draw = random.Random(1)
+    for row in rows:
+        at = row["timestamp"]
+        row["timestamp"] = round(at + draw.random() * (after[at] - at))
+    return sorted(rows, key=lambda row: row["timestamp"])
 
 
 def measured(options: argparse.Namespace, rows: Path, directory: Path) -> dict[str, float]:
@@ -164,6 +178,7 @@ def main() -> None:
     parser.add_argument("--gateways", type=int, default=1)
     parser.add_argument("--requests", type=int, default=1700, help="the first ones of the trace")
     parser.add_argument("--rate", type=float, default=2.0, help="how many times as fast as recorded")
+    parser.add_argument("--spread", action="store_true", help="the requests of an instant until the next one")
     parser.add_argument("--blocks", type=int, default=BLOCKS, help="that a worker caches")
     parser.add_argument("--port", type=int, default=28_000, help="the first of two for each worker")
     parser.add_argument("--command", default="inflight")
@@ -172,7 +187,9 @@ def main() -> None:
         directory = Path(scratch)
         rows = directory / "rows.jsonl"
         with options.trace.open() as trace:
-            rows.write_text("".join(islice(trace, options.requests)))
+            found = [json.loads(line) for line in islice(trace, options.requests)]
+        found = spread(found) if options.spread else found
+        rows.write_text("".join(f"{json.dumps(row)}\n" for row in found))
         real = measured(options, rows, directory)
         virtual = simulated(options, rows)
     print(json.dumps({"real": real, "virtual": virtual}))

@@ -1,9 +1,11 @@
 """Runs `inflight simulate` over all cells of one of docs/ROUTING.md's tables and prints the table.
 
     python tools/routing_table.py inflight simulate TRACES...
+    python tools/routing_table.py --spread inflight simulate TRACES...
     python tools/routing_table.py --phases inflight simulate TRACES...
 
-The second one is about workers that compute prompts for others: a quarter of them.
+The second one spreads the requests of an instant until the next one, for one gateway and for several. The
+third is about workers that compute prompts for others: a quarter of them.
 
 A cell's load is that of 8 workers at the recorded times, for each worker: `--rate` is the rate times
 workers / 8. Of the others it shows the best of each column, which are seldom of the same policy.
@@ -103,8 +105,8 @@ def _marked(text: str, *, reached: bool) -> str:
 def main() -> None:
     """Cells in the order of the page, two at a time."""
     words = sys.argv[1:]
-    is_of_phases = words[0] == "--phases"
-    words = words[is_of_phases:]
+    is_of_phases, is_spread = (words[0] == name for name in ("--phases", "--spread"))
+    words = words[is_of_phases or is_spread :]
     split = next(place for place, word in enumerate(words) if word.endswith(".jsonl"))
     command, traces = words[:split], [Path(word) for word in words[split:]]
     if is_of_phases:
@@ -112,7 +114,8 @@ def main() -> None:
         head += " | within % | answered s"
         print_rows(head, run_phases, command, list(product(traces, PHASES_WORKERS, PHASES_RATES)))
         return
-    cells = list(product(traces, WORKERS, RATES, GATEWAYS, ARRIVALS))
+    arrivals = ("spread",) if is_spread else ARRIVALS
+    cells = list(product(traces, WORKERS, RATES, GATEWAYS[:2] if is_spread else GATEWAYS, arrivals))
     head = "trace | workers | rate | gateways | lost % | arrivals | hits / ceiling"
     head += " | mean s | best other | p99 s | best other | uneven"
     print_rows(head, run, command, cells)

@@ -296,6 +296,7 @@ fn title(options: &Options, trace: &Trace) -> String {
     let arrivals = match options.arrivals {
         Arrivals::Recorded => "as recorded",
         Arrivals::ThinkTime => "with think time",
+        Arrivals::Spread => "as recorded, spread",
     };
     let requests = trace.requests.len();
     let (gateways, rate, lost) = (options.gateways, options.rate, options.lost);

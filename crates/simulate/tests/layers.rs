@@ -14,7 +14,7 @@ const CRATE: Arrows = &[
     ("figures", &["streams"]),
     ("worker", &["cache", "trace"]),
     ("ceiling", &["cache", "trace"]),
-    ("fleet", &["trace", "worker"]),
+    ("fleet", &["events", "trace", "worker"]),
     ("policy", &[]),
     ("gateway", &["policy", "trace", "worker"]),
     ("run", &["cache", "events", "figures", "fleet", "gateway", "policy", "streams", "trace", "worker"]),

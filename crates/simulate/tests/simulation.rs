@@ -41,7 +41,7 @@ fn every_request_gets_its_first_token_once_and_work_is_conserved() {
         .iter()
         .map(|one| u64::from(one.input_tokens))
         .sum();
-    for arrivals in [Arrivals::Recorded, Arrivals::ThinkTime] {
+    for arrivals in [Arrivals::Recorded, Arrivals::ThinkTime, Arrivals::Spread] {
         for (gateways, lost) in [(1, 0.0), (3, 0.0), (3, 0.2)] {
             let fleet = Fleet {
                 arrivals,
