@@ -254,7 +254,8 @@ def test_a_priority_goes_before_those_that_came_earlier(start: Start) -> None:
     ended = []
 
     def asked(client: openai.OpenAI, priority: int) -> None:
-        text(client, priority=priority)
+        # Long enough that their ends are seen in their order.
+        ask(client, max_tokens=400, extra_body={"priority": priority, "ignore_eos": True})
         ended.append(priority)
 
     def waits(waiting: int) -> None:

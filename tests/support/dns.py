@@ -6,6 +6,7 @@ needs a mount namespace. `MISSING` says what this machine does not let one do.
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import threading
@@ -14,8 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 NAME = "workers.inflight.test"
-#: Of the server: nobody else listens there.
-ADDRESS = "127.83.0.53"
+#: Of the server: nobody else listens there, nor does another process of the tests.
+ADDRESS = f"127.83.{os.getpid() // 256 % 256}.{os.getpid() % 256}"
 #: Codes of answers (RFC 1035, 4.1.1).
 SERVER_FAILURE, NAME_ERROR = 2, 3
 _TYPE_A, _CLASS_IN = 1, 1
