@@ -33,6 +33,7 @@ import torch
 import torch.nn.functional as functional
 
 from benchmark_executor import write_config
+from inflight.executors.reference.model.compressed import Compressed
 from inflight.executors.reference.model.config import load_config
 from inflight.executors.reference.model.tensors import required_tensors
 from inflight.executors.reference.model.weights import CheckpointWeights, find_weights
@@ -255,13 +256,15 @@ def plain(experts: int, outputs: int, inputs: int) -> Tensor:
     return torch.randn(experts, outputs, inputs, device="cuda").mul_(inputs**-0.5).bfloat16()
 
 
-def mxfp4(experts: int, outputs: int, inputs: int) -> compressed.Fp4Matrix:
-    """The same in MXFP4."""
-    numbers = torch.zeros(outputs, inputs, dtype=torch.uint8)
-    tiles = compressed.tiled_by_pairs(numbers, MXFP4_GROUP).shape
-    weight = torch.randint(0, 256, (experts, *tiles), dtype=torch.uint8, device="cuda")
-    exponents = torch.full((experts, outputs, inputs // MXFP4_GROUP), 120, dtype=torch.uint8, device="cuda")
-    return compressed.Fp4Matrix(weight, compressed.by_fours(exponents), MXFP4_GROUP)
+def mxfp4(experts: int, outputs: int, inputs: int) -> Tensor:
+    """The same in MXFP4, as read from a checkpoint."""
+    groups = (experts, outputs, inputs // MXFP4_GROUP)
+    parts = {
+        "weight": torch.randint(0, 256, (*groups, MXFP4_GROUP // 2), dtype=torch.uint8, device="cuda"),
+        "scale": torch.full(groups, 120, dtype=torch.uint8, device="cuda"),
+    }
+    how = Compressed("mxfp4", (experts, inputs, outputs), {}, (1, MXFP4_GROUP))
+    return compressed.load(how, parts.__getitem__)
 
 
 def measure_experts(_arguments: argparse.Namespace) -> None:

@@ -296,11 +296,16 @@ def rotate_and_store(
             rms_norm(part, norm, epsilon) for part, norm in zip((queries, new_keys), norms, strict=True)
         )
     cosines, sines = (table[positions.long()][:, None, :] for table in tables)
-    blocks = torch.div(cache_slots, shape.tokens_per_block, rounding_mode="floor").long()
-    offsets = (cache_slots % shape.tokens_per_block).long()
+    blocks, offsets = _places(cache_slots, shape.tokens_per_block)
     _store(keys, blocks, offsets, rotate(new_keys, cosines, sines))
     _store(values, blocks, offsets, new_values)
     return rotate(queries, cosines, sines)
+
+
+def _places(cache_slots: Tensor, tokens_per_block: int) -> tuple[Tensor, Tensor]:
+    """Blocks, and offsets in them."""
+    blocks = torch.div(cache_slots, tokens_per_block, rounding_mode="floor").long()
+    return blocks, (cache_slots % tokens_per_block).long()
 
 
 def _store(cache: Tensor, blocks: Tensor, offsets: Tensor, new: Tensor) -> None:
@@ -338,9 +343,7 @@ def turn_latent(
     vectors, turning = made.split((rank, rotary_dim), dim=-1)
     turned = rotate(_apart(turning[:, None]), cosines, sines)
     made_keys = torch.cat((rms_norm(vectors, norm, epsilon)[:, None], turned), -1)
-    tokens_per_block = keys.shape[2]
-    blocks = torch.div(cache_slots, tokens_per_block, rounding_mode="floor").long()
-    _store(keys, blocks, (cache_slots % tokens_per_block).long(), made_keys)
+    _store(keys, *_places(cache_slots, keys.shape[2]), made_keys)
 
 
 def _apart(x: Tensor) -> Tensor:

@@ -325,9 +325,11 @@ def product(
     elif isinstance(weight, Fp4Matrix):
         stored, scales, group = weight.weight, weight.scales, weight.group
         kind, tile, chunk = 3, stored.shape[-2], 4 * group
-    if chunk < (2 * LEAST_INPUTS if kind >= 2 else LEAST_INPUTS):
+    # Low nibbles are multiplied at once, then high ones.
+    piece = 2 * stored.shape[-1] if kind >= 2 else chunk
+    if piece < (2 * LEAST_INPUTS if kind >= 2 else LEAST_INPUTS):
         raise UnsupportedModelError(
-            f"groups of `{chunk}` inputs in the experts of a quantized checkpoint are too few for the GPU",
+            f"groups of `{piece}` inputs in the experts of a quantized checkpoint are too few for the GPU",
             "use a checkpoint with groups of 32 or more, or device `cpu`",
         )
     *_, width, inputs = weight.shape
@@ -369,7 +371,7 @@ def product(
         GROUP=group,
         SCALE_ROWS=scale_rows,
         TILE=tile,
-        PIECE=2 * stored.shape[-1] if kind == 3 else 1,
+        PIECE=piece,
         GROUPED=tiles is not None,
         GATHER=chosen if tiles is not None and not scatter else 0,
         SCATTER=scatter,
