@@ -21,8 +21,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from benchmark_executor import SHAPES, write_model
 from real_loads import Load, Server, arguments_of, problems, replay, row
+from shapes import SHAPES, write_model
 
 #: Seconds in which what was before a turn ends.
 SETTLE_S = 12.0

@@ -19,9 +19,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmark_executor import SHAPES, write_config
 from inflight.executors.base import Executor, Request
 from inflight.executors.reference import create
+from shapes import SHAPES, write_config
 
 #: Tokens that are said, and what follows each where its neighbor does not: (31 t + 7) modulo 64.
 _TOKENS, _FACTOR, _SHIFT = 64, 31, 7

@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmark_executor import SHAPES
+from shapes import SHAPES
 
 #: Tokens that follow a prompt.
 _ANSWER = 16

@@ -24,8 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmark_executor import SHAPES
 from real_loads import LOADS, MAX_LENGTH, WARM_UP, Load, Row
+from shapes import SHAPES
 
 #: Tokens of a block of a trace, before lengths are scaled.
 _BLOCK = 512

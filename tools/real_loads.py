@@ -42,7 +42,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmark_executor import SHAPES, write_model
+from shapes import SHAPES, write_model
 
 #: Longest prompt and answer together.
 MAX_LENGTH = 40960
