@@ -32,7 +32,6 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 
-from benchmark_executor import write_config
 from inflight.executors.reference.model.compressed import Compressed
 from inflight.executors.reference.model.config import load_config
 from inflight.executors.reference.model.tensors import required_tensors
@@ -43,6 +42,7 @@ from inflight.executors.reference.pytorch.narrow_kernels import library_product,
 from inflight.executors.reference.pytorch.product_kernels import product
 from inflight.executors.reference.pytorch.weights import DeviceWeights
 from inflight.model.quantization import MXFP4_GROUP
+from shapes import write_config
 
 Tensor = Any
 
@@ -93,8 +93,8 @@ def matrix(kind: str, outputs: int, inputs: int, copy: int = 0) -> Tensor:
     quants = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8, device=device)
     shape = (inputs // 128, outputs)
     scales = torch.full(shape, inputs**-0.5 / 4.6, device=device).half()
-    zeros = torch.full(shape, 8, dtype=torch.uint8, device=device)
-    return compressed.Int4Matrix(compressed.tiled(quants, 128), scales, zeros, 128)
+    words = compressed.with_zeros(scales, torch.full_like(scales, 8))
+    return compressed.Int4Matrix(compressed.tiled(quants, 128), words, 128)
 
 
 def copied(weight: Tensor) -> Tensor:

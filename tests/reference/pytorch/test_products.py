@@ -50,10 +50,11 @@ def fp8(outputs: int, inputs: int, rows: int, columns: int) -> compressed.Fp8Mat
 def int4(outputs: int, inputs: int, group: int, ordered: bool = False) -> compressed.Int4Matrix:
     quants = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8, device=DEVICE)
     places = (inputs // group, outputs)
+    scales = (torch.rand(places, device=DEVICE) * 0.1 + 0.01).half()
+    zeros = torch.randint(0, 17, places, dtype=torch.uint8, device=DEVICE)
     return compressed.Int4Matrix(
         compressed.tiled(quants, group),
-        (torch.rand(places, device=DEVICE) * 0.1 + 0.01).half(),
-        torch.randint(0, 17, places, dtype=torch.uint8, device=DEVICE),
+        compressed.with_zeros(scales, zeros),
         group,
         torch.randperm(inputs, device=DEVICE).to(torch.int32) if ordered else None,
     )
@@ -106,6 +107,20 @@ def test_a_share_of_the_inputs_each(splits: int) -> None:
         assert error(found, expected) < TOLERANCES["bfloat16"]
 
 
+@pytest.mark.parametrize(
+    ("stored", "error"), [(torch.float16, 0.0), (torch.bfloat16, 0.0), (torch.float32, 2.0**-17)]
+)
+def test_a_scale_and_its_zero_are_one_word(stored: Tensor, error: float) -> None:
+    """The smallest and the largest scales of sixteen bits, too."""
+    numbers = [1.0, 0.1, -0.37, 2.0**-24, 65504.0, 1 / 3]
+    scales = torch.tensor(numbers, dtype=stored, device=DEVICE)[:, None].expand(-1, 17)
+    zeros = torch.arange(17, device=DEVICE).to(torch.uint8).expand(len(numbers), -1)
+    words = compressed.with_zeros(scales, zeros)
+    assert torch.equal(words & 255, zeros.int())
+    found = (words & ~255).view(torch.float32)
+    assert ((found - scales.float()).abs() <= error * scales.float().abs()).all()
+
+
 @pytest.mark.skipif(not HAS_GPU, reason="there is no NVIDIA GPU")
 def test_bytes_are_widened_exactly() -> None:
     """All codes of FP8 that are numbers, and all integers with all zeros."""
@@ -118,8 +133,8 @@ def test_bytes_are_widened_exactly() -> None:
     assert torch.equal(found.t().float(), weight.float())
     zeros = (torch.arange(64, device=DEVICE) % 17).to(torch.uint8)
     quants = torch.arange(128, device=DEVICE).to(torch.uint8).remainder(16).repeat(64, 1)
-    scales = torch.ones(1, 64, device=DEVICE).half()
-    integers = compressed.Int4Matrix(compressed.tiled(quants, 128), scales, zeros[None].contiguous(), 128)
+    words = compressed.with_zeros(torch.ones(1, 64, device=DEVICE), zeros[None])
+    integers = compressed.Int4Matrix(compressed.tiled(quants, 128), words, 128)
     found = torch.cat([product(part.contiguous(), integers) for part in eye[:128, :128].split(64)])
     assert torch.equal(found.t().float(), quants.float() - zeros.float()[:, None])
 

@@ -75,8 +75,8 @@ class Int4Matrix:
 
     #: ``[out / tile rows, in / tile inputs, tile rows, tile inputs / 2]``, uint8.
     weight: Tensor
-    scales: Tensor  #: ``[groups, out]``, as stored
-    zeros: Tensor  #: ``[groups, out]``, uint8
+    #: ``[groups, out]``, int32: of each group its scale and zero point, as `with_zeros` puts them together.
+    scales: Tensor
     #: Inputs of a group.
     group: int
     #: Which input each column takes ``[in]``, int32, where groups are not consecutive inputs.
@@ -94,23 +94,17 @@ class Int4Matrix:
     @property
     def nbytes(self) -> int:
         order = 0 if self.order is None else self.order.nbytes
-        return int(self.weight.nbytes + self.scales.nbytes + self.zeros.nbytes + order)
+        return int(self.weight.nbytes + self.scales.nbytes + order)
 
     def __getitem__(self, expert: int) -> Int4Matrix:
-        return replace(
-            self,
-            weight=self.weight[expert],
-            scales=self.scales[expert],
-            zeros=self.zeros[expert],
-        )
+        return replace(self, weight=self.weight[expert], scales=self.scales[expert])
 
     def expanded(self, dtype: Tensor) -> Tensor:
         """``[out, in]`` in ``dtype``, its columns in the order of the model's inputs."""
         outputs, inputs = self.shape
         quants = torch.cat((self.weight & 15, self.weight >> 4), -1).transpose(1, 2).reshape(outputs, inputs)
-        scales, zeros = (
-            one.t().float().repeat_interleave(self.group, 1) for one in (self.scales, self.zeros)
-        )
+        words = self.scales.t().repeat_interleave(self.group, 1)
+        scales, zeros = (words & ~255).view(torch.float32), words & 255
         matrix = ((quants.float() - zeros) * scales).to(dtype)
         if self.order is None:
             return matrix
@@ -189,13 +183,15 @@ def load(how: Compressed, read: Callable[[str], Tensor]) -> Fp8Matrix | Int4Matr
     if found.group_of is not None:
         quants, order = _ordered(quants, found.group_of, how.block[1])
     zeros = torch.full_like(found.scales, 8) if found.zeros is None else found.zeros
-    return Int4Matrix(
-        tiled(quants.to(torch.uint8), how.block[1]),
-        found.scales.t().contiguous(),
-        zeros.t().to(torch.uint8).contiguous(),
-        how.block[1],
-        order,
-    )
+    scales = with_zeros(found.scales.t(), zeros.t())
+    return Int4Matrix(tiled(quants.to(torch.uint8), how.block[1]), scales, how.block[1], order)
+
+
+def with_zeros(scales: Tensor, zeros: Tensor) -> Tensor:
+    """`Int4Matrix.scales`: float32 whose lowest eight bits are the zero point, so that a kernel gets both by
+    one load of four bytes. Scales stored in 16 bits are exact, others to one part in 2**17."""
+    bits = scales.float().contiguous().view(torch.int32)
+    return ((bits + 128) & ~255) | zeros.to(torch.int32)
 
 
 def _experts(stored: Tensor, exponents: Tensor) -> Fp4Matrix:
@@ -258,7 +254,6 @@ def joined(parts: Sequence[Tensor]) -> Tensor:
             first,
             weight=torch.cat([part.weight for part in parts]),
             scales=torch.cat([part.scales for part in parts], 1),
-            zeros=torch.cat([part.zeros for part in parts], 1),
         )
     return SideBySide(tuple(parts))
 
@@ -281,7 +276,7 @@ def stacked(parts: Sequence[Tensor]) -> Tensor:
     """The matrices of experts as one. Raises `UnsupportedModelError` where they are stored in different
     ways."""
     first = parts[0]
-    names = {Fp8Matrix: ("weight", "scales"), Int4Matrix: ("weight", "scales", "zeros")}.get(type(first), ())
+    names = ("weight", "scales") if isinstance(first, Fp8Matrix | Int4Matrix) else ()
     alike = all(
         type(part) is type(first)
         and all(getattr(part, name).shape == getattr(first, name).shape for name in names)

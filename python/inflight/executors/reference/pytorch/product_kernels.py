@@ -51,7 +51,6 @@ def _product(
     x,
     weight,
     scales,
-    zeros,
     bias,
     out,
     order,
@@ -140,8 +139,8 @@ def _product(
             bytes_of = tl.load(
                 weight + base[:, None] * half + places_in[None, :], mask=inside[:, None], other=0
             )
-            scale = tl.load(scales + (expert * groups + group) * WIDTH + outputs, mask=inside, other=0.0)
-            zero = tl.load(zeros + (expert * groups + group) * WIDTH + outputs, mask=inside, other=0)
+            word = tl.load(scales + (expert * groups + group) * WIDTH + outputs, mask=inside, other=0)
+            zero = word & 255
             if PACKED:
                 low, high = unpacked_int4(bytes_of, zero)
             else:
@@ -152,7 +151,7 @@ def _product(
             x_high = tl.load(x + reach + half, mask=present[None, :], other=0.0)
             product = tl.dot(low, x_low, input_precision=PRECISION)
             product = tl.dot(high, x_high, product, input_precision=PRECISION)
-            sums += product * scale.to(tl.float32)[:, None]
+            sums += product * (word & ~255).to(tl.float32, bitcast=True)[:, None]
         else:
             columns = chunk * CHUNK + tl.arange(0, CHUNK)
             known = columns < INPUTS
@@ -308,7 +307,7 @@ def product(
     ``[experts, out]``, and none of `expert_plan` splits the inputs.
     """
     kind, chunk, group, scale_rows, tile = 0, 64 if x.dtype != torch.float32 else 32, 1 << 30, 1, 1
-    stored, scales, zeros = weight, x, x
+    stored, scales = weight, x
     if isinstance(weight, Fp8Matrix):
         if x.is_cuda and not has_fp8(x.device):
             raise UnsupportedModelError(
@@ -320,7 +319,7 @@ def product(
         # Scales of whole rows are applied at the end.
         kind, chunk = 1, 128 if group >= weight.shape[-1] else math.gcd(128, group)
     elif isinstance(weight, Int4Matrix):
-        stored, scales, zeros, group = weight.weight, weight.scales, weight.zeros, weight.group
+        stored, scales, group = weight.weight, weight.scales, weight.group
         kind, tile, chunk = 2, stored.shape[-2], 2 * stored.shape[-1]
     elif isinstance(weight, Fp4Matrix):
         stored, scales, group = weight.weight, weight.scales, weight.group
@@ -355,7 +354,6 @@ def product(
         x,
         stored,
         scales,
-        zeros,
         bias if has_bias else x,
         target,
         x if tiles is None else tiles.order,
@@ -409,7 +407,6 @@ def add_splits(parts: Tensor, bias: Tensor | None, out: Tensor) -> None:
 def _expand(
     weight,
     scales,
-    zeros,
     out,
     WIDTH: tl.constexpr,
     INPUTS: tl.constexpr,
@@ -425,8 +422,9 @@ def _expand(
     base = (tl.program_id(0).to(tl.int64) * chunks + chunk) * TILE * HALF
     bytes_of = tl.load(weight + base + tl.arange(0, TILE)[:, None] * HALF + columns[None, :])
     group = chunk * 2 * HALF // GROUP
-    zero = tl.load(zeros + group * WIDTH + outputs).to(tl.float32)[:, None]
-    scale = tl.load(scales + group * WIDTH + outputs).to(tl.float32)[:, None]
+    word = tl.load(scales + group * WIDTH + outputs)
+    zero = (word & 255).to(tl.float32)[:, None]
+    scale = (word & ~255).to(tl.float32, bitcast=True)[:, None]
     reach = outputs.to(tl.int64)[:, None] * INPUTS + chunk * 2 * HALF + columns[None, :]
     kind = out.dtype.element_ty
     tl.store(out + reach, (((bytes_of & 15).to(tl.float32) - zero) * scale).to(kind))
@@ -441,7 +439,6 @@ def expanded(weight: Int4Matrix, dtype: Tensor) -> Tensor:
     _expand[(width // tile, inputs // (2 * half))](
         weight.weight,
         weight.scales,
-        weight.zeros,
         out,
         WIDTH=width,
         INPUTS=inputs,

@@ -168,5 +168,5 @@ class RandomWeights:
         )
         places = [columns // group, rows]
         scales = torch.full(places, self._scale / 4.6, dtype=torch.float16, device=self._device)
-        zeros = torch.full(places, 8, dtype=torch.uint8, device=self._device)
-        return compressed.Int4Matrix(compressed.tiled(quants, group), scales, zeros, group)
+        words = compressed.with_zeros(scales, torch.full_like(scales, 8))
+        return compressed.Int4Matrix(compressed.tiled(quants, group), words, group)
