@@ -222,7 +222,7 @@ def test_tiles_have_room_for_what_an_expert_computes(
     assigned: int, experts: int, stored: str, rows: int
 ) -> None:
     assert expert_rows(assigned, experts, stored) == rows
-    assert expert_plan(rows, stored).rows == rows
+    assert expert_plan(rows, stored, 64).rows == rows
 
 
 def test_rows_are_sorted_by_expert() -> None:

@@ -16,6 +16,9 @@ _WIDE = 8192
 _LEAST_SHARE = 512
 _MOST_SHARES = 8
 
+#: Tiles of experts from which on their programs fill a GPU.
+_MANY_TILES = 32
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -85,10 +88,13 @@ def expert_rows(assigned: int, experts: int, stored: str) -> int:
     return min(128, max(least, 1 << (wanted - 1).bit_length()))
 
 
-def expert_plan(tile_rows: int, stored: str) -> Plan:
-    """For tiles of `expert_rows`."""
+def expert_plan(tile_rows: int, stored: str, tiles: int) -> Plan:
+    """For at most ``tiles`` tiles of `expert_rows`."""
     if tile_rows >= 128 or (tile_rows == 64 and stored == "fp4"):
         return Plan(128, tile_rows, 1, 8, 3)
+    if stored == "fp4" and tile_rows == 16 and tiles >= _MANY_TILES:
+        # Two warps multiply what they unpack where it is, and there are others to take turns with.
+        return Plan(64, tile_rows, 1, 2, 3)
     return Plan(64, tile_rows, 1, 4, 4)
 
 

@@ -340,9 +340,10 @@ def product(
         rows = x.shape[0]
     if cut is None:
         stored_name = stored_as(weight)
-        cut = (
-            plan(rows, width, inputs, stored_name) if tiles is None else expert_plan(tiles.size, stored_name)
-        )
+        if tiles is None:
+            cut = plan(rows, width, inputs, stored_name)
+        else:
+            cut = expert_plan(tiles.size, stored_name, count)
     if tiles is None:
         count = triton.cdiv(rows, cut.rows)
     out = torch.empty((rows, width), dtype=x.dtype, device=x.device)
