@@ -1,6 +1,7 @@
 //! The simulated executor of a worker, watched. Owns what it was given and has not ended, and what it was asked to do; what
 //! that must be is the oracle's.
 
+mod apart;
 mod ends;
 mod moves;
 mod turns;
@@ -17,6 +18,8 @@ use inflight_worker::executor::{
 };
 use parking_lot::Mutex;
 
+pub(crate) use self::apart::LeftBlocks;
+use self::apart::{is_handed_over, is_of_phases, prompt_of};
 use self::ends::Ends;
 pub(crate) use self::moves::Moves;
 pub(crate) use self::turns::Room;
@@ -105,6 +108,7 @@ struct Held {
     since: Duration,
     prompt: Vec<u8>,
     has_begun: bool,
+    /// Whether it continues what another one has lost.
     is_resumed: bool,
     /// Whether another executor had begun with it.
     continues: bool,
@@ -125,6 +129,7 @@ pub(crate) struct Watched {
     said: Arc<Mutex<Said>>,
     /// Of the request whose way is followed.
     moves: Option<Arc<Mutex<Moves>>>,
+    left_blocks: LeftBlocks,
 }
 
 impl Watched {
@@ -134,8 +139,10 @@ impl Watched {
         (inner, room): (SimulatedExecutor, Room),
         said: Arc<Mutex<Said>>,
         moves: Option<Arc<Mutex<Moves>>>,
+        left_blocks: LeftBlocks,
     ) -> Self {
         Self {
+            left_blocks,
             moves,
             host,
             inner,
@@ -173,8 +180,7 @@ impl Watched {
         let prompt = &request.input_token_ids;
         let said = format!("{id} {prompt:?} {most} {lengths:?}");
         note(&self.host, "enqueue", said.as_bytes());
-        // The model's tokens are bytes.
-        let prompt: Vec<u8> = prompt.iter().map(|token| *token as u8).collect();
+        let prompt = prompt_of(request);
         let asked = (asked(request), prompt.clone());
         self.said.lock().asked.push(asked);
         let mut generated = request.generated.iter().flatten();
@@ -190,13 +196,15 @@ impl Watched {
             .sum();
         let mut begin_turn = || self.said.lock().turns.begin(&prompt, elapsed());
         let turn = (!self.room.holds(taken)).then(&mut begin_turn);
+        // With only the first token, this continues a context that nobody is left to fetch: nothing was lost.
+        let is_first = lengths == [Some(1)] && self.left_blocks.had(&prompt);
         let held = Held {
             since: elapsed(),
             room,
             turn,
             prompt,
             has_begun: false,
-            is_resumed: !lengths.is_empty(),
+            is_resumed: !lengths.is_empty() && !is_handed_over(request) && !is_first,
             continues: lengths.iter().any(|length| *length != Some(0)),
             is_cancelled: false,
         };
@@ -218,7 +226,7 @@ impl Watched {
                 self.said.lock().cached.push(cached);
             }
         }
-        for (id, is_final) in rows.ids.iter().zip(&rows.finals) {
+        for ((row, id), is_final) in (0..).zip(&rows.ids).zip(&rows.finals) {
             if let Some(turn) = live.get_mut(id).and_then(|held| held.turn.take()) {
                 self.said.lock().turns.end(turn, elapsed());
             }
@@ -229,6 +237,13 @@ impl Watched {
                 continue;
             }
             let ended = live.remove(id);
+            let has_left = rows.context_phases.iter().any(|one| one.row == row);
+            if let Some(held) = ended.as_ref().filter(|_| has_left) {
+                self.left_blocks.leave(held.prompt.clone(), &self.host);
+                if let Some(moves) = &self.moves {
+                    moves.lock().note_left(&self.host, &held.prompt);
+                }
+            }
             if let Some(held) = ended.filter(|held| held.is_resumed && !held.is_cancelled) {
                 self.said.lock().resumed.push((elapsed(), held.prompt));
             }
@@ -236,7 +251,7 @@ impl Watched {
     }
 }
 
-/// What is asked for a prompt, apart from what was generated before.
+/// What is asked for a prompt, apart from what was generated before and who computes what.
 fn asked(request: &Request) -> String {
     let Request {
         max_tokens,
@@ -248,6 +263,8 @@ fn asked(request: &Request) -> String {
         tensors,
         ..
     } = request;
+    let tensors = tensors.iter().filter(|tensor| !is_of_phases(tensor));
+    let tensors: Vec<_> = tensors.collect();
     format!(
         "{max_tokens} {streaming} {sampling_config:?} {output_config:?} {end_id:?} {stop_words:?} {tensors:?}"
     )
@@ -274,7 +291,9 @@ impl Executor for Watched {
             }
             self.ends.lock().begin(request);
         }
-        self.inner.enqueue(requests)
+        let requests = requests.into_iter();
+        let requests = requests.map(|request| self.left_blocks.fetch(request));
+        self.inner.enqueue(requests.collect())
     }
 
     fn cancel(&self, client_ids: &[ClientId]) -> Result<(), ExecutorFailed> {

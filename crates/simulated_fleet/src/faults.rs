@@ -64,7 +64,7 @@ pub(crate) fn begin_fault(sim: &mut Sim<'_>, shared: &Shared, kind: FaultKind) {
     match kind {
         FaultKind::Crash(place) | FaultKind::PowerLoss(place) => {
             sim.crash(other);
-            shared.workers[place].said().end_process();
+            shared.workers[place].end_process();
         }
         FaultKind::Leave(place) => shared.workers[place].leave.notify_one(),
         FaultKind::Cut(place) => shared.workers[place].cuts.cut(),

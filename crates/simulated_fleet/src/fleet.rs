@@ -20,7 +20,7 @@ use crate::audit::{
 };
 use crate::client::{self, Caller, GRPC_PORT, HTTP_PORT, KEY};
 use crate::determinism::{Determinism, EPOCH, elapsed};
-use crate::executor::Moves;
+use crate::executor::{LeftBlocks, Moves};
 use crate::faults::{begin_fault, end_fault, repeat_fault};
 use crate::history::{self, note};
 use crate::network::{SimulatedListener, network};
@@ -83,13 +83,15 @@ fn simulate(seed: u64, prints: bool) -> Report {
         note("plan", "is", format!("{plan:?}").as_bytes());
     }
     let ambush = plan.ambush.as_ref();
-    let moves = ambush.map(|ambush| Arc::new(Mutex::new(Moves::new(ambush.from, ambush.tokens))));
+    let moves = ambush.map(|ambush| Arc::new(Mutex::new(Moves::new(ambush))));
+    let left_blocks = LeftBlocks::default();
     let shared = {
         let workers = plan.workers.iter().enumerate();
         let workers = workers.map(|(place, one)| {
             let name = format!("worker-{place}");
             let connections = connections(&plan, place);
-            Rc::new(WorkerHost::new(name, *one, moves.clone(), connections))
+            let (moves, left_blocks) = (moves.clone(), left_blocks.clone());
+            Rc::new(WorkerHost::new(name, *one, moves, left_blocks, connections))
         });
         Rc::new(Shared {
             workers: workers.collect(),
@@ -198,6 +200,9 @@ async fn gateway(workers: Vec<String>, plan: GatewayPlan) -> turmoil::Result {
     arguments.push(format!("--slow-client-s={}", plan.slow_client_s));
     if let Some(seconds) = plan.request_timeout_s {
         arguments.push(format!("--request-timeout-s={seconds}"));
+    }
+    if plan.splits {
+        arguments.push("--disaggregate=always".to_owned());
     }
     if plan.needs_key {
         arguments.push(format!("--api-key={KEY}"));

@@ -152,7 +152,8 @@ fn reports(
 
 fn print(seeds: u64, sums: &Report, took: Duration) {
     println!(
-        "seeds={seeds} broken={} requests={} whole={} errors={} cut={} left={} faults={} s={:.0} virtual_s_per_s={:.0}",
+        "seeds={seeds} broken={} requests={} whole={} errors={} cut={} left={} faults={} hand_overs={:?} s={:.0} \
+         virtual_s_per_s={:.0}",
         sums.broken.len(),
         sums.requests,
         sums.whole,
@@ -160,6 +161,7 @@ fn print(seeds: u64, sums: &Report, took: Duration) {
         sums.cut,
         sums.left,
         sums.faults,
+        sums.steps,
         took.as_secs_f64(),
         sums.virtual_ms as f64 / 1e3 / took.as_secs_f64().max(0.001),
     );

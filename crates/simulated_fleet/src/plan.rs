@@ -1,6 +1,7 @@
 //! What a seed decides before anything runs: how many workers and clients there are, what is asked when, and which
 //! faults come. What follows from it for a time or a worker is in `promises`. Pure.
 
+mod ambush;
 mod asks;
 mod draw;
 mod faults;
@@ -9,6 +10,9 @@ mod promises;
 use std::cell::RefCell;
 use std::time::Duration;
 
+use inflight_kserve::assets::Phases;
+
+pub(crate) use self::ambush::{Ambush, Event, STEPS};
 use self::draw::Dice;
 use self::promises::READY;
 use crate::question::Question;
@@ -62,6 +66,9 @@ pub(crate) enum Kind {
     Alone,
     /// A worker that gets a request is silent or ends, and so is the next one that gets it.
     Twice,
+    /// Workers for prompts and workers for what follows: one of the two that have a request is silent or ends, at any step
+    /// from the one to the other.
+    Apart,
     /// Links of workers stall for moments, again and again, while requests have little time.
     Stalls,
     /// All workers but one are asked to end at about the same time.
@@ -77,6 +84,8 @@ pub(crate) struct GatewayPlan {
     pub(crate) slow_client_s: u64,
     pub(crate) request_timeout_s: Option<u64>,
     pub(crate) needs_key: bool,
+    /// Whether each prompt goes to a worker for prompts.
+    pub(crate) splits: bool,
 }
 
 impl GatewayPlan {
@@ -87,12 +96,14 @@ impl GatewayPlan {
         slow_client_s: 60,
         request_timeout_s: None,
         needs_key: false,
+        splits: false,
     };
 }
 
 /// How a worker is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WorkerPlan {
+    pub(crate) phases: Phases,
     pub(crate) step_us: u32,
     pub(crate) max_batch_size: u32,
     pub(crate) blocks: u32,
@@ -147,25 +158,6 @@ pub(crate) struct Fault {
     pub(crate) kind: FaultKind,
 }
 
-/// What happens to the workers that get a request, one after another.
-#[derive(Clone, Debug)]
-pub(crate) struct Ambush {
-    /// It is the first one from then on that asks for so many tokens.
-    pub(crate) from: Duration,
-    pub(crate) tokens: u32,
-    /// Of the first worker that gets it, and of the second.
-    pub(crate) traps: [Trap; 2],
-}
-
-/// A fault of a worker that gets a request, soon after.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Trap {
-    pub(crate) after: Duration,
-    pub(crate) lasts: Duration,
-    /// At whichever worker.
-    pub(crate) kind: FaultKind,
-}
-
 /// What goes wrong; workers and clients by their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultKind {
@@ -217,7 +209,11 @@ impl Plan {
             gateway: draw::gateway(dice, kind, holds_clients),
             gateways: if is_wide { 2 } else { 1 },
             faults,
-            ambush: (kind == Kind::Twice).then(|| faults::ambush(dice)),
+            ambush: match kind {
+                Kind::Twice => Some(ambush::of_one_worker_and_the_next(dice)),
+                Kind::Apart => Some(ambush::of_a_hand_over(dice)),
+                _ => None,
+            },
             sprung: RefCell::default(),
             visits,
             workers,

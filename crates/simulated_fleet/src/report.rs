@@ -15,6 +15,8 @@ pub struct Report {
     pub cut: u64,
     pub left: u64,
     pub faults: u64,
+    /// Workers that were lost at each step of a hand-over, in their order.
+    pub steps: [u64; 6],
     pub virtual_ms: u64,
     /// What did not hold: an invariant's name and how.
     pub broken: Vec<String>,
@@ -42,7 +44,8 @@ impl Report {
             self.faults,
             self.virtual_ms,
         ];
-        let broken = serde_json::json!({"numbers": numbers, "broken": self.broken});
+        let broken =
+            serde_json::json!({"numbers": numbers, "steps": self.steps, "broken": self.broken});
         broken.to_string()
     }
 
@@ -61,6 +64,7 @@ impl Report {
             cut: number(5)?,
             left: number(6)?,
             faults: number(7)?,
+            steps: serde_json::from_value(value["steps"].clone()).ok()?,
             virtual_ms: number(8)?,
             broken: broken
                 .map(|one| one.as_str().map(str::to_owned))
@@ -88,6 +92,9 @@ impl Report {
         self.cut += other.cut;
         self.left += other.left;
         self.faults += other.faults;
+        for (sum, other) in self.steps.iter_mut().zip(other.steps) {
+            *sum += other;
+        }
         self.virtual_ms += other.virtual_ms;
         self.broken.extend_from_slice(&other.broken);
     }
@@ -102,6 +109,7 @@ mod tests {
         let report = Report {
             history: u64::MAX,
             whole: 3,
+            steps: [1, 2, 3, 4, 5, 6],
             broken: vec!["a \"b\"\n".to_owned()],
             ..Report::default()
         };

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use crate::executor::Moves;
 use crate::oracle::{Broken, Invariant};
-use crate::plan::{Fault, Plan, Trap};
+use crate::plan::{Fault, Plan, STEPS};
 use crate::report::Report;
 use crate::worker::WorkerHost;
 
@@ -48,18 +48,24 @@ impl Shared {
     pub(crate) fn spring(&self, now: Duration) -> Option<Fault> {
         let (ambush, moves) = (self.plan.ambush.as_ref()?, self.moves.as_ref()?);
         let place = self.plan.sprung.borrow().len();
-        let Trap { after, lasts, kind } = ambush.traps.get(place)?;
+        let trap = ambush.traps.get(place)?;
         let moves = moves.lock();
-        let (came, worker) = moves.at(place)?;
+        let (then, worker) = (moves.when(trap.on)?, moves.worker(trap.place)?);
         let mut workers = self.workers.iter();
         let worker = workers.position(|one| one.name == worker)?;
         let fault = Fault {
             at: now,
-            until: now + *lasts,
-            kind: kind.at_worker(worker),
+            until: now + trap.lasts,
+            kind: trap.kind.at_worker(worker),
         };
-        let is_due = came + *after <= now;
+        let is_due = then + trap.after <= now;
         is_due.then(|| self.plan.sprung.borrow_mut().push(fault))?;
+        if let Some(step) = ambush.step.filter(|_| place == 0) {
+            let mut report = self.report.borrow_mut();
+            let steps = report.steps.iter_mut().zip(STEPS);
+            let own = steps.filter(|(_, one)| *one == step);
+            own.for_each(|(count, _)| *count += 1);
+        }
         Some(fault)
     }
 

@@ -11,7 +11,7 @@ use inflight_worker::{SimulatedExecutor, SimulatedOptions, WorkerOptions, serve_
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
-use crate::executor::{Moves, Room, Said, Watched};
+use crate::executor::{LeftBlocks, Moves, Room, Said, Watched};
 use crate::history::note;
 use crate::network::{Cuts, SimulatedListener};
 use crate::plan::WorkerPlan;
@@ -38,6 +38,7 @@ pub(crate) struct WorkerHost {
     said: Arc<Mutex<Said>>,
     /// Of the request whose way over all workers is followed.
     moves: Option<Arc<Mutex<Moves>>>,
+    left_blocks: LeftBlocks,
     /// How many it takes.
     connections: usize,
 }
@@ -48,6 +49,7 @@ impl WorkerHost {
         name: String,
         plan: WorkerPlan,
         moves: Option<Arc<Mutex<Moves>>>,
+        left_blocks: LeftBlocks,
         connections: usize,
     ) -> Self {
         Self {
@@ -60,12 +62,19 @@ impl WorkerHost {
             cuts: Arc::default(),
             said: Arc::default(),
             moves,
+            left_blocks,
         }
     }
 
     /// What happened at the executors of all its processes.
     pub(crate) fn said(&self) -> MutexGuard<'_, Said> {
         self.said.lock()
+    }
+
+    /// Its process has ended.
+    pub(crate) fn end_process(&self) {
+        self.said.lock().end_process();
+        self.left_blocks.end_process(&self.name);
     }
 
     /// Requests that the executor was given and has not ended.
@@ -111,12 +120,13 @@ impl WorkerHost {
             sequences: self.plan.max_batch_size as usize,
             blocks: self.plan.blocks as usize,
         };
-        self.said.lock().end_process();
+        self.end_process();
         let executor = Arc::new(Watched::new(
             self.name.clone(),
             (executor, room),
             Arc::clone(&self.said),
             self.moves.clone(),
+            self.left_blocks.clone(),
         ));
         *self.executor.borrow_mut() = Some(Arc::clone(&executor));
         let options = WorkerOptions {
@@ -125,6 +135,7 @@ impl WorkerHost {
             drain_timeout: self.plan.drain,
             max_queued_requests: self.plan.max_queued_requests,
             max_grpc_connections: self.connections,
+            phases: self.plan.phases,
             ..WorkerOptions::default()
         };
         let address = (turmoil::lookup(self.name.as_str()), PORT).into();

@@ -43,8 +43,10 @@ const KEPT: [u64; 26] = [
 ];
 /// Some of those that have all clients on one host.
 const GATHERED: std::ops::Range<u64> = 10_000_000..10_000_008;
+/// Some of those whose workers are for prompts or for what follows them.
+const APART: std::ops::Range<u64> = 50_000_000..50_000_016;
 /// Those that are simulated twice.
-const TWICE: [u64; 6] = [0, 1, 2, 3, 10_000_000, 10_000_005];
+const TWICE: [u64; 7] = [0, 1, 2, 3, 10_000_000, 10_000_005, 50_000_000];
 
 fn simulated(seeds: impl Iterator<Item = u64>) -> Vec<(u64, Report)> {
     let program = Path::new(env!("CARGO_BIN_EXE_inflight-simulated-fleet"));
@@ -67,7 +69,7 @@ fn simulated(seeds: impl Iterator<Item = u64>) -> Vec<(u64, Report)> {
 
 #[test]
 fn no_invariant_breaks_and_the_same_seed_is_the_same_history() {
-    let reports = simulated(SEEDS.chain(KEPT).chain(GATHERED));
+    let reports = simulated(SEEDS.chain(KEPT).chain(GATHERED).chain(APART));
     let mut sums = Report::default();
     for (seed, report) in &reports {
         for broken in &report.broken {
@@ -78,6 +80,8 @@ fn no_invariant_breaks_and_the_same_seed_is_the_same_history() {
     assert!(sums.broken.is_empty(), "{:#?}", sums.broken);
     // The seeds show something only if things go wrong in them, and right as well.
     assert!(sums.faults > 50 && sums.errors > 0, "{sums:?}");
+    // A worker was lost at each step from one worker to another.
+    assert!(sums.steps.iter().all(|lost| *lost > 0), "{sums:?}");
     // Much is refused where nothing goes wrong, and many ask for few places.
     let mut faulty = Report::default();
     let with_faults = reports.iter();

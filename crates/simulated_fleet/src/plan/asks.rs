@@ -102,7 +102,13 @@ fn ask(dice: &mut Dice, kind: Kind) -> Ask {
         _ => (None, None),
     };
     Ask {
-        after: dice.ms(0, if kind == Kind::Twice { 300 } else { 1_500 }),
+        after: dice.ms(
+            0,
+            match kind {
+                Kind::Twice | Kind::Apart => 300,
+                _ => 1_500,
+            },
+        ),
         question,
         leaves_after,
         reads_every,
@@ -125,6 +131,8 @@ fn surface(dice: &mut Dice, kind: Kind) -> Surface {
         Kind::Restarts => 50,
         Kind::Stalls => 65,
         Kind::LongSilence => 75,
+        // Calls of KServe are not split.
+        Kind::Apart => 10,
         _ => 27,
     };
     if dice.chance(kserve) {
@@ -142,7 +150,7 @@ fn surface(dice: &mut Dice, kind: Kind) -> Surface {
 
 fn question(dice: &mut Dice, kind: Kind, surface: Surface) -> Question {
     let is_streamed = dice.chance(match kind {
-        Kind::Twice | Kind::LongSilence => 90,
+        Kind::Twice | Kind::LongSilence | Kind::Apart => 90,
         _ => 70,
     });
     let prompts = match surface == Surface::Completion && dice.chance(40) {
@@ -153,7 +161,12 @@ fn question(dice: &mut Dice, kind: Kind, surface: Surface) -> Question {
     let has_one = prompts > 1
         || surface == Surface::Messages
         || (surface == Surface::Generate && !is_streamed);
-    let several = if kind == Kind::LongSilence { 85 } else { 25 };
+    let several = match kind {
+        Kind::LongSilence => 85,
+        // It would not be split.
+        Kind::Apart => 10,
+        _ => 25,
+    };
     let choices = match !has_one && dice.chance(several) {
         true => dice.between(2, 3) as u32,
         false => 1,
@@ -162,7 +175,7 @@ fn question(dice: &mut Dice, kind: Kind, surface: Surface) -> Question {
     let long = match kind {
         Kind::Any => 8,
         Kind::Departures | Kind::Stalls => 50,
-        Kind::Twice => 60,
+        Kind::Twice | Kind::Apart => 60,
         Kind::LongSilence => 80,
         _ => 30,
     };
@@ -187,7 +200,8 @@ fn question(dice: &mut Dice, kind: Kind, surface: Surface) -> Question {
 
 /// A prompt. No two have the same end: by it a request is found again at a worker.
 fn content(dice: &mut Dice, kind: Kind) -> String {
-    let shared = if kind == Kind::Twice { 70 } else { 30 };
+    let is_long = matches!(kind, Kind::Twice | Kind::Apart);
+    let shared = if is_long { 70 } else { 30 };
     let mut content = match dice.chance(shared) {
         true => SHARED.to_owned(),
         false => String::new(),

@@ -1,6 +1,9 @@
 //! How a seed's numbers become workers and a gateway; requests and faults are drawn in their own files. Pure.
 
+use std::ops::Range;
 use std::time::Duration;
+
+use inflight_kserve::assets::Phases;
 
 use super::{GatewayPlan, Kind, WorkerPlan};
 use crate::determinism::mix;
@@ -56,8 +59,16 @@ const KINDS: [Kind; 16] = [
 /// Seeds with this remainder have a long silence: none that a test keeps has it.
 const LONG_SILENCE: (u64, u64) = (32, 24);
 
+/// Seeds whose workers are for prompts or for what follows them; of later ones, those with this remainder.
+const APART: Range<u64> = 50_000_000..60_000_000;
+const LATER_APART: (u64, u64) = (8, 5);
+
 /// What goes wrong in a seed's run.
 pub(super) fn kind(seed: u64) -> Kind {
+    let is_later = seed >= APART.end && seed % LATER_APART.0 == LATER_APART.1;
+    if APART.contains(&seed) || is_later {
+        return Kind::Apart;
+    }
     if seed % LONG_SILENCE.0 == LONG_SILENCE.1 {
         return Kind::LongSilence;
     }
@@ -80,17 +91,26 @@ pub(super) fn workers(dice: &mut Dice, kind: Kind, is_crowded: bool) -> Vec<Work
         Kind::Restarts | Kind::Stalls => dice.between(1, 2),
         Kind::Silence | Kind::LongSilence => dice.between(2, 4),
         Kind::Twice => 3,
-        Kind::Departures => 4,
+        Kind::Departures | Kind::Apart => 4,
         Kind::Calm | Kind::Any => dice.between(1, 4),
     };
     let reuses = dice.chance(50);
+    let phases = |place| match kind {
+        Kind::Apart if place < workers / 2 => Phases::Context,
+        Kind::Apart => Phases::Generation,
+        _ => Phases::Both,
+    };
     (0..workers)
-        .map(|_| worker(dice, kind, is_crowded, reuses))
+        .map(|place| WorkerPlan {
+            phases: phases(place),
+            ..worker(dice, kind, is_crowded, reuses)
+        })
         .collect()
 }
 
 fn worker(dice: &mut Dice, kind: Kind, is_crowded: bool, reuses: bool) -> WorkerPlan {
     let plan = WorkerPlan {
+        phases: Phases::Both,
         step_us: dice.between(1_000, 60_000) as u32,
         // At least the choices of one request.
         max_batch_size: match is_crowded || dice.chance(10) {
@@ -109,7 +129,7 @@ fn worker(dice: &mut Dice, kind: Kind, is_crowded: bool, reuses: bool) -> Worker
     };
     match kind {
         // What waits for its first token, or is computed again, should meet what goes wrong; and there is room for all.
-        Kind::Twice => WorkerPlan {
+        Kind::Twice | Kind::Apart => WorkerPlan {
             step_us: dice.between(8_000, 25_000) as u32,
             max_batch_size: 32,
             blocks: 1024,
@@ -147,7 +167,7 @@ fn worker(dice: &mut Dice, kind: Kind, is_crowded: bool, reuses: bool) -> Worker
 pub(super) fn clients(dice: &mut Dice, kind: Kind, is_crowded: bool) -> u64 {
     match kind {
         _ if is_crowded => dice.between(6, 8),
-        Kind::Twice => dice.between(5, 7),
+        Kind::Twice | Kind::Apart => dice.between(5, 7),
         Kind::Stalls => dice.between(4, 7),
         Kind::Departures => dice.between(7, 9),
         _ => dice.between(2, 7),
@@ -192,5 +212,6 @@ pub(super) fn gateway(dice: &mut Dice, kind: Kind, holds_clients: bool) -> Gatew
         plan.slow_client_s = dice.between(5, 10);
     }
     plan.needs_key = dice.chance(40);
+    plan.splits = kind == Kind::Apart;
     plan
 }

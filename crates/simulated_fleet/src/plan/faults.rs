@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::draw::Dice;
-use super::{Ambush, Fault, FaultKind, Kind, Trap};
+use super::{Fault, FaultKind, Kind};
 
 /// Faults begin within this; then the fleet has time to recover.
 const FAULTS_UNTIL_MS: u64 = 15_000;
@@ -19,7 +19,7 @@ pub(super) fn long_absence(dice: &mut Dice, faults: &mut [Fault]) {
 
 pub(super) fn faults(dice: &mut Dice, kind: Kind, workers: usize, clients: usize) -> Vec<Fault> {
     match kind {
-        Kind::Calm | Kind::Twice => Vec::new(),
+        Kind::Calm | Kind::Twice | Kind::Apart => Vec::new(),
         Kind::Restarts => restarts(dice, workers),
         Kind::Silence => silence(dice, workers),
         Kind::LongSilence => vec![long_silence(dice, workers)],
@@ -84,7 +84,7 @@ fn long_silence(dice: &mut Dice, workers: usize) -> Fault {
 }
 
 /// One of the ways to be silent.
-fn silent(dice: &mut Dice, worker: usize) -> FaultKind {
+pub(super) fn silent(dice: &mut Dice, worker: usize) -> FaultKind {
     match dice.between(0, 2) {
         0 => FaultKind::PowerLoss(worker),
         1 => FaultKind::Partition(worker),
@@ -111,35 +111,6 @@ fn outages(dice: &mut Dice) -> Vec<Fault> {
         }
     };
     (0..dice.between(1, 3)).map(|_| next(dice)).collect()
-}
-
-/// The worker that gets a request is silent or ends, before its first token or after it, and then the next one.
-pub(super) fn ambush(dice: &mut Dice) -> Ambush {
-    let has_begun = dice.chance(65);
-    let silent = |dice: &mut Dice, after| Trap {
-        after,
-        lasts: dice.ms(11_000, 15_000),
-        kind: silent(dice, 0),
-    };
-    let ended = |dice: &mut Dice, after| Trap {
-        after,
-        lasts: dice.ms(1, 700),
-        kind: FaultKind::Crash(0),
-    };
-    let first = match has_begun {
-        true => dice.ms(500, 1_200),
-        false => dice.ms(0, 60),
-    };
-    let second = dice.ms(0, 150);
-    Ambush {
-        from: dice.ms(5_500, 8_000),
-        tokens: if has_begun { 250 } else { 0 },
-        traps: match has_begun {
-            true if dice.chance(85) => [silent(dice, first), ended(dice, second)],
-            false if dice.chance(40) => [ended(dice, first), silent(dice, second)],
-            _ => [silent(dice, first), silent(dice, second)],
-        },
-    }
 }
 
 /// Links stall, each time for less than it takes until a worker counts as silent.

@@ -169,7 +169,7 @@ impl Plan {
 
     /// Whether no request has to wait for its turn.
     pub(crate) fn is_roomy(&self) -> bool {
-        self.kind == Kind::Twice
+        matches!(self.kind, Kind::Twice | Kind::Apart)
     }
 
     /// When which worker must be ready, or must not be: it is away, or was, and none of its other faults is near.
