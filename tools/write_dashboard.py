@@ -23,7 +23,7 @@ WIDTH = 24
 SOURCE = {"type": "prometheus", "uid": "${source}"}
 #: Those on which models work; the alerts have the same.
 ROUTES = (
-    "/v1/(chat/completions|completions|embeddings|messages|responses)"
+    "/v1/(chat/completions|completions|embeddings|messages|rerank|responses)"
     "|/v2/models/.+/(infer|generate|generate_stream)"
 )
 GATEWAY, WORKER = 'job=~"$gateways"', 'job=~"$workers"'

@@ -171,6 +171,7 @@ def test_failures_are_counted_on_the_routes_for_which_models_work() -> None:
         "/v1/completions",
         "/v1/embeddings",
         "/v1/messages",
+        "/v1/rerank",
         "/v1/responses",
         "/v2/models/{model}/infer",
         "/v2/models/{model}/generate",

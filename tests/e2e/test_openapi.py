@@ -64,6 +64,8 @@ def test_answers_have_the_schemas_of_the_document(document: Any, server: Server)
         ("/v1/completions", {**asked, "prompt": "Hi", "logprobs": 2, "echo": True}),
         ("/v1/embeddings", {"model": MODEL_NAME, "input": ["a", "b"]}),
         ("/v1/embeddings", {"model": MODEL_NAME, "input": "a", "encoding_format": "base64"}),
+        ("/v1/rerank", {"model": MODEL_NAME, "query": "a", "documents": ["b", {"text": "c"}]}),
+        ("/v1/rerank", {"model": MODEL_NAME, "query": "a", "documents": ["b"], "return_documents": False}),
         ("/v1/responses", response),
         ("/v1/responses", {**response, "tools": [tool], "tool_choice": "required"}),
         ("/v1/messages", {**asked, "messages": hi}),

@@ -54,8 +54,11 @@ impl IntoResponse for HttpError {
 
 /// Whether `path` is part of KServe's HTTP API; its clients read errors as [`flat_response`] writes them.
 pub(crate) fn is_kserve(path: &str) -> bool {
-    path == "/v2" || path.starts_with("/v2/")
+    path == "/v2" || (path.starts_with("/v2/") && path != RERANK_OF_COHERE)
 }
+
+/// Below KServe's paths, and none of them: Cohere's clients send it.
+const RERANK_OF_COHERE: &str = "/v2/rerank";
 
 /// Whether `path` asks how KServe's server is, which everybody may.
 pub(crate) fn is_probe(path: &str) -> bool {

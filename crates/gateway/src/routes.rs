@@ -1,6 +1,6 @@
 //! Every path that the gateway serves, those of one kind together: what answers it, what it is called, and what the
 //! document says of it. The router, the labels of metrics and log lines, who needs a key, `/openapi.json` and the table
-//! of `docs/reference/api.md` are made of this list. What is below `/v2` is in `kserve`.
+//! of `docs/reference/api.md` are made of this list. KServe's are in `kserve`.
 
 mod kserve;
 
@@ -16,7 +16,8 @@ use crate::console;
 use crate::handled::handled;
 use crate::handlers::{
     adapters, batches, chat, completions, console as console_data, count, embeddings, files,
-    health, message_batches, messages, metrics, models, responses, tokenize, transcriptions,
+    health, message_batches, messages, metrics, models, rerank, responses, tokenize,
+    transcriptions,
 };
 use crate::openapi::{self, Access, Area, Body, Error, Operation, ResponseBody, Type};
 use crate::state::AppState;
@@ -44,6 +45,15 @@ pub(crate) const ROUTES: &[Operation] = &[
     Operation::post(OPENAI, "/v1/embeddings", "create_embedding", "Compute embeddings of texts")
         .by(|| handled(embeddings::create_embedding))
         .takes(Body::OpenAi(RequestBody::Embeddings)).answers(ResponseBody::Embeddings),
+    Operation::post(OPENAI, "/v1/rerank", "create_ranking", "Order documents by how well they fit a query")
+        .by(|| handled(rerank::create_ranking))
+        .takes(Body::OpenAi(RequestBody::Rerank)).answers(ResponseBody::Ranking),
+    Operation::post(OPENAI, "/rerank", "create_ranking_as_vllm", "As `/v1/rerank`")
+        .by(|| handled(rerank::create_ranking)).label("/v1/rerank")
+        .takes(Body::OpenAi(RequestBody::Rerank)).answers(ResponseBody::Ranking),
+    Operation::post(OPENAI, "/v2/rerank", "create_ranking_as_cohere", "As `/v1/rerank`")
+        .by(|| handled(rerank::create_ranking)).label("/v1/rerank")
+        .takes(Body::OpenAi(RequestBody::Rerank)).answers(ResponseBody::Ranking),
     Operation::post(OPENAI, "/v1/audio/transcriptions", "create_transcription", "Write down what a clip says")
         .by(|| handled(transcriptions::create_transcription))
         .takes(Body::Clip { translates: false }).answers(ResponseBody::Transcript).streams(),

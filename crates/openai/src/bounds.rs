@@ -19,6 +19,11 @@ pub const MAX_TOP_LOGPROBS: u32 = 20;
 /// On both sides of 0.
 pub const MAX_PRIORITY: i64 = 49;
 pub const MAX_DIMENSIONS: u32 = 1 << 20;
+/// OpenAI's limit on prompts and inputs of one request; as many documents are ranked.
+pub const MAX_PROMPTS: usize = 2_048;
+/// Documents that are returned, and tokens of a text: more than there are is all of them.
+pub const MAX_TOP_N: u32 = i32::MAX as u32;
+pub const MAX_TEXT_TOKENS: u32 = i32::MAX as u32;
 
 pub const MAX_MESSAGES: usize = 16_384;
 /// Parts of a message's content.

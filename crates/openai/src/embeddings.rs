@@ -91,7 +91,7 @@ pub fn parse(body: &[u8]) -> Result<Parsed<EmbeddingRequest>, ApiError> {
 }
 
 /// A word that names a value; absent, the default.
-fn one_of<T: Copy + Default>(
+pub(crate) fn one_of<T: Copy + Default>(
     fields: &mut Fields<'_>,
     name: &str,
     values: [(&str, T); 2],

@@ -372,7 +372,7 @@ impl ApiError {
         let model = crate::words::shortened(model);
         Self::new(
             ErrorKind::NotFound,
-            format!("The model `{model}` offers no embeddings: `/v1/embeddings` {reason}."),
+            format!("The model `{model}` offers no embeddings: it {reason}."),
         )
         .with_param("model")
     }

@@ -10,6 +10,7 @@ mod body_schema;
 mod embeddings;
 mod kind;
 mod others;
+mod rerank;
 mod responses;
 
 pub use self::body_schema::RequestBody;
@@ -23,11 +24,13 @@ pub(crate) enum Endpoint {
     Both,
     Responses,
     Embeddings,
+    Rerank,
 }
 
 impl Endpoint {
     fn covers(self, endpoint: Endpoint) -> bool {
-        self == endpoint || (self == Endpoint::Both && endpoint != Endpoint::Embeddings)
+        let generates = !matches!(endpoint, Endpoint::Embeddings | Endpoint::Rerank);
+        self == endpoint || (self == Endpoint::Both && generates)
     }
 }
 
@@ -123,6 +126,7 @@ const fn refused_unless(
 use self::embeddings::EMBEDDINGS;
 use self::kind::Kind::{self, *};
 use self::others::OTHERS;
+use self::rerank::RERANK;
 use self::responses::RESPONSES;
 use crate::bounds;
 use Endpoint::{Both, Chat, Completions};
@@ -367,6 +371,7 @@ fn rows(endpoint: Endpoint) -> impl Iterator<Item = &'static Field> {
     let own = match endpoint {
         Endpoint::Responses => RESPONSES,
         Endpoint::Embeddings => EMBEDDINGS,
+        Endpoint::Rerank => RERANK,
         _ => &[],
     };
     let shared = FIELDS
@@ -426,6 +431,7 @@ pub(crate) fn label(name: &str) -> &'static str {
         .iter()
         .chain(RESPONSES)
         .chain(EMBEDDINGS)
+        .chain(RERANK)
         .chain(OTHERS)
         .find(|field| field.name == name)
         .map_or("other", |field| field.name)
@@ -480,7 +486,13 @@ mod tests {
 
     #[test]
     fn neutral_values_are_json() {
-        for field in FIELDS.iter().chain(RESPONSES).chain(OTHERS) {
+        for field in FIELDS
+            .iter()
+            .chain(RESPONSES)
+            .chain(EMBEDDINGS)
+            .chain(RERANK)
+            .chain(OTHERS)
+        {
             if let Treatment::Refused { neutral, .. } | Treatment::Ignored { neutral } =
                 field.treatment
             {
@@ -523,7 +535,7 @@ mod tests {
     fn reference_page() -> String {
         let mut page = String::from(
             "# Request fields\n\nEvery field of `/v1/chat/completions` (chat), `/v1/completions` \
-             (completions), `/v1/responses`\n(responses) and `/v1/embeddings` (embeddings) that the gateway \
+             (completions), `/v1/responses`\n(responses), `/v1/embeddings` (embeddings) and `/v1/rerank` (rerank) that the gateway \
              knows, from `crates/openai/src/fields.rs`. Those of \"both\" chat and completions hold for\nresponses too, \
              unless there is a row for it. `null`, `[]`, `{}` and the listed values ask for nothing and \
              are\nalways accepted. An unknown field is ignored and \
@@ -543,6 +555,7 @@ mod tests {
             Completions => "completions",
             Endpoint::Responses => "responses",
             Endpoint::Embeddings => "embeddings",
+            Endpoint::Rerank => "rerank",
         };
         let mut section = |title: &str, head: &str, row: &dyn Fn(&Field) -> Option<String>| {
             page.push_str(&format!("\n## {title}\n\n{head}\n"));
@@ -550,6 +563,7 @@ mod tests {
                 .iter()
                 .chain(RESPONSES)
                 .chain(EMBEDDINGS)
+                .chain(RERANK)
                 .chain(OTHERS)
                 .filter_map(row)
             {

@@ -38,6 +38,7 @@ mod metadata;
 mod model;
 pub mod reader;
 mod reasoning_field;
+pub mod rerank;
 pub mod responses;
 pub mod tokenize;
 pub mod transcription;

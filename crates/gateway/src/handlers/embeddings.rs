@@ -1,46 +1,19 @@
-//! `/v1/embeddings`: inputs become token ids, and each a call to a worker that pools its hidden states. Owns the
-//! calls' tensors; which worker answers is `upstream`'s.
+//! `/v1/embeddings`: each input becomes a vector.
 
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use futures_util::{StreamExt, TryStreamExt, stream};
 use inflight_clients::admission::Work;
-use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
-use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
-use inflight_kserve::names;
-use inflight_kserve::tensor::{RequestBuilder, Tensors};
-use inflight_openai::completions::Prompt;
-use inflight_openai::embeddings::{self, EmbeddingList, EmbeddingRequest, Pooling};
+use inflight_openai::embeddings::{self, EmbeddingList, EmbeddingRequest};
 use inflight_openai::{ApiError, IgnoredFields, Parsed};
-use inflight_text::Scope;
-use inflight_upstream::forward::ForwardCall;
-use inflight_upstream::model::capability::{Capability, lacks};
-use inflight_upstream::model::served::ServedModel;
-use tokio::time::Instant;
 
 use super::asking::Asking;
-use super::generate;
-use super::locate::{Located, locate_or_only};
-use super::{answering, prompt};
-use crate::error::{self, HttpError};
+use super::pooling::{How, Input, PooledInputs};
+use super::{answering, generate};
+use crate::error::HttpError;
 use crate::middleware::Timing;
 use crate::state::AppState;
-
-/// Inputs of one request that are with workers at once: enough to fill a batch, and others get their turn.
-const CALLS: usize = 32;
-
-/// A request whose inputs are token ids.
-#[derive(Debug)]
-struct PreparedInputs {
-    request: EmbeddingRequest,
-    inputs: Vec<Vec<i32>>,
-    name: String,
-    /// What calls name the model by.
-    model: String,
-    ignored: IgnoredFields,
-}
 
 /// `POST /v1/embeddings`.
 pub(crate) async fn create_embedding(
@@ -48,54 +21,33 @@ pub(crate) async fn create_embedding(
     request: Request,
 ) -> Result<Response, HttpError> {
     let received = generate::receive(&state, request).await?;
-    let (mut prepared, arrival) = received.work(&state, Work::Computes, prepare).await?;
-    generate::count_ignored(&state, &prepared.ignored);
-    let (context, place) = arrival.call();
-    let forward = Arc::clone(&state.forward);
-    let call = ForwardCall { forward, context };
-    let inputs = std::mem::take(&mut prepared.inputs);
-    let request = &prepared.request;
-    let tokens = inputs.iter().map(Vec::len).sum::<usize>() as u64;
-    let sent = Instant::now();
-    let calls = inputs.into_iter().map(|tokens: Vec<i32>| {
-        let message = infer_request(&prepared.model, &tokens, request.pooling);
-        embed(&call, message, request.dimensions)
-    });
-    let vectors = stream::iter(calls).buffered(CALLS).try_collect().await?;
-    let upstream = sent.elapsed();
-    let counted = state.metrics.for_model(&prepared.name).tokens_in;
-    counted.inc_by(tokens);
-    place.used(tokens);
-    let list = EmbeddingList::new(request.model.clone(), vectors, request.encoding, tokens);
+    let ((request, inputs, ignored), arrival) =
+        received.work(&state, Work::Computes, prepare).await?;
+    generate::count_ignored(&state, &ignored);
+    let pooled = inputs.pool(&state, arrival).await?;
+    let list = EmbeddingList::new(
+        request.model,
+        pooled.vectors,
+        request.encoding,
+        pooled.tokens,
+    );
     let mut response = answering::json(&list)?;
-    answering::report_ignored(&mut response, &prepared.ignored);
+    answering::report_ignored(&mut response, &ignored);
     response.extensions_mut().insert(Timing {
-        upstream,
+        upstream: pooled.upstream,
         first_token: None,
     });
     Ok(response)
 }
 
-fn prepare(state: &Asking<'_>, body: &[u8]) -> Result<PreparedInputs, ApiError> {
+fn prepare(
+    state: &Asking<'_>,
+    body: &[u8],
+) -> Result<(EmbeddingRequest, PooledInputs, IgnoredFields), ApiError> {
     let Parsed {
         mut request,
         ignored,
     } = embeddings::parse(body)?;
-    let Located {
-        entry,
-        served,
-        adapter,
-    } = locate_or_only(state, &mut request.model)?;
-    if let Some(reason) = lacks(&served, Capability::Embeddings) {
-        return Err(ApiError::no_embeddings(&request.model, &reason));
-    }
-    if adapter.is_some() {
-        return Err(ApiError::no_embeddings(
-            &request.model,
-            "does not support adapters",
-        ));
-    }
-    let started = Instant::now();
     let inputs = std::mem::take(&mut request.inputs);
     let alone = inputs.len() == 1;
     let inputs = inputs.into_iter().enumerate().map(|(index, input)| {
@@ -103,118 +55,17 @@ fn prepare(state: &Asking<'_>, body: &[u8]) -> Result<PreparedInputs, ApiError> 
             true => "input".to_owned(),
             false => format!("input[{index}]"),
         };
-        let tokens = tokens_of(&served, input, request.add_special_tokens, state.scope());
-        let tokens = tokens.map_err(|error| at(error, &field))?;
-        check_length(&served, tokens.len(), &field)?;
-        Ok(tokens.into_iter().map(|id| id as i32).collect())
+        Input {
+            field,
+            prompt: input,
+            most: None,
+        }
     });
-    let inputs = inputs.collect::<Result<Vec<Vec<i32>>, ApiError>>()?;
-    let spent = started.elapsed().as_secs_f64();
-    state.metrics.tokenize_time.observe(spent);
-    // Each worker's own model has this name among the models of all.
-    let model = format!("{}:{}", entry.name, served.description.core_model_name);
-    Ok(PreparedInputs {
-        request,
-        inputs,
-        name: entry.name.clone(),
-        model,
-        ignored,
-    })
-}
-
-fn tokens_of(
-    served: &ServedModel,
-    input: Prompt,
-    adds: bool,
-    scope: Scope,
-) -> Result<Vec<u32>, ApiError> {
-    match input {
-        Prompt::Tokens(tokens) => {
-            let vocabulary = served.vocabulary().unwrap_or(i32::MAX as u32);
-            match tokens.iter().find(|id| **id >= vocabulary) {
-                Some(id) => Err(error::outside_vocabulary(
-                    "input",
-                    i64::from(*id),
-                    vocabulary,
-                )),
-                None => Ok(tokens),
-            }
-        }
-        Prompt::Text(text) => {
-            let model = served.text.as_deref().ok_or_else(ApiError::internal)?;
-            prompt::tokenize(served, model, "input", &text, adds, scope)
-        }
-    }
-}
-
-/// The error at the input that it is about.
-fn at(mut error: ApiError, field: &str) -> ApiError {
-    if error.param.is_some() {
-        error.param = Some(field.to_owned());
-    }
-    error
-}
-
-/// A worker takes a prompt only with room for one token after it.
-fn check_length(served: &ServedModel, tokens: usize, field: &str) -> Result<(), ApiError> {
-    if tokens == 0 {
-        return Err(ApiError::invalid_request(
-            field,
-            format!("Invalid value for `{field}`: it has no tokens. Send some text."),
-        ));
-    }
-    let room = served.context().map(|context| context.saturating_sub(1));
-    let most = room.into_iter().chain(served.max_input()).min();
-    match most.filter(|most| tokens > *most) {
-        Some(most) => Err(ApiError::context_length_exceeded(
-            field,
-            format!(
-                "The model takes inputs of {most} tokens, but `{field}` has {tokens}. Shorten it."
-            ),
-        )),
-        None => Ok(()),
-    }
-}
-
-fn infer_request(model: &str, tokens: &[i32], pooling: Pooling) -> ModelInferRequest {
-    let length = i32::try_from(tokens.len()).unwrap_or(i32::MAX);
-    let mut request = RequestBuilder::new(model, "", size_of_val(tokens) + 64);
-    request
-        .vector("input_ids", tokens)
-        .scalar("input_lengths", length)
-        .scalar("request_output_len", 1)
-        .push_bytes(names::POOLING, &[1, 1], [pooling.name()])
-        .output(names::EMBEDDING);
-    request.build()
-}
-
-async fn embed(
-    call: &ForwardCall,
-    message: ModelInferRequest,
-    dimensions: Option<u32>,
-) -> Result<Vec<f32>, ApiError> {
-    let answer = call.model_infer(tonic::Request::new(message)).await;
-    let answer = answer.map_err(|status| error::from_worker(status.code(), status.message(), 0))?;
-    let values = read(answer.get_ref()).ok_or_else(|| {
-        tracing::error!("a worker answered without an embedding");
-        ApiError::internal()
-    })?;
-    match dimensions.filter(|wanted| *wanted as usize != values.len()) {
-        Some(wanted) => Err(ApiError::unsupported(
-            "dimensions",
-            format!(
-                "`dimensions` is `{wanted}`, but the model's embeddings have `{}` values and cannot be \
-                 shortened. Leave it out.",
-                values.len()
-            ),
-        )),
-        None => Ok(values),
-    }
-}
-
-fn read(answer: &ModelInferResponse) -> Option<Vec<f32>> {
-    let outputs = Tensors::outputs(answer).ok()?;
-    let values = outputs.values::<f32>(names::EMBEDDING).ok().flatten()?;
-    let is_whole = !values.is_empty() && values.iter().all(|value| value.is_finite());
-    is_whole.then_some(values)
+    let how = How {
+        pooling: request.pooling,
+        adds: request.add_special_tokens,
+        dimensions: request.dimensions,
+    };
+    let inputs = PooledInputs::prepare(state, &mut request.model, inputs, &how)?;
+    Ok((request, inputs, ignored))
 }

@@ -6,6 +6,7 @@ use inflight_batches::{
     BatchList, BatchObject, FileList, FileObject, MessageBatch, MessageBatchList, Purpose,
 };
 use inflight_openai::embeddings::EmbeddingList;
+use inflight_openai::rerank::Ranking;
 use inflight_openai::tokenize::{DetokenizeResponse, TokenizeResponse, TokenizerInfo};
 use inflight_openai::transcription::{TranscriptFormat, TranscriptJson, TranscriptVerboseJson};
 use inflight_openai::{
@@ -168,6 +169,7 @@ pub(crate) enum ResponseBody {
     ChatCompletion,
     Completion,
     Embeddings,
+    Ranking,
     Transcript,
     Response,
     Items,
@@ -215,6 +217,7 @@ impl ResponseBody {
             Self::ChatCompletion => generator.subschema_for::<ChatCompletion>(),
             Self::Completion => generator.subschema_for::<Completion>(),
             Self::Embeddings => generator.subschema_for::<EmbeddingList>(),
+            Self::Ranking => generator.subschema_for::<Ranking>(),
             Self::Transcript => {
                 let forms = [
                     generator.subschema_for::<TranscriptJson>(),

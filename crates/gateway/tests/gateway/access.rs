@@ -225,6 +225,10 @@ async fn every_path_that_works_for_clients_needs_a_key() {
         let (status, answer) = ask(gateway.address, line, &["host: a", json, key], body).await;
         assert_eq!(status, 200, "{line}: {answer}");
     }
+    for line in ["POST /rerank", "POST /v2/rerank", "POST /v2/models/m/infer"] {
+        let (status, _) = ask(gateway.address, line, &["host: a", json], "{}").await;
+        assert_eq!(status, 401, "{line}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,12 +6,9 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use crate::bounds::MAX_TOKEN_ID;
+use crate::bounds::{MAX_PROMPTS, MAX_TOKEN_ID};
 use crate::error::{ApiError, code};
 use crate::reader::{too_many, wrong_type};
-
-/// OpenAI's limit on prompts of one request.
-const MAX_PROMPTS: usize = 2_048;
 
 /// One prompt.
 #[derive(Clone, Debug, PartialEq)]

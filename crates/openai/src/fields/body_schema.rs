@@ -12,6 +12,7 @@ pub enum RequestBody {
     Completions,
     Responses,
     Embeddings,
+    Rerank,
     Tokenize,
     Detokenize,
 }
@@ -48,6 +49,7 @@ impl RequestBody {
             Self::Completions | Self::Detokenize => Endpoint::Completions,
             Self::Responses => Endpoint::Responses,
             Self::Embeddings => Endpoint::Embeddings,
+            Self::Rerank => Endpoint::Rerank,
         }
     }
 
@@ -56,6 +58,7 @@ impl RequestBody {
             Self::Chat => &["messages"],
             Self::Completions => &["prompt"],
             Self::Responses | Self::Embeddings => &["input"],
+            Self::Rerank => &["query", "documents"],
             Self::Tokenize => &[],
             Self::Detokenize => &["tokens"],
         }
@@ -137,11 +140,12 @@ mod tests {
     use super::*;
     use crate::error::ApiError;
 
-    const ALL: [RequestBody; 6] = [
+    const ALL: [RequestBody; 7] = [
         RequestBody::Chat,
         RequestBody::Completions,
         RequestBody::Responses,
         RequestBody::Embeddings,
+        RequestBody::Rerank,
         RequestBody::Tokenize,
         RequestBody::Detokenize,
     ];
@@ -154,6 +158,7 @@ mod tests {
             RequestBody::Completions => crate::completions::parse(bytes).map(drop),
             RequestBody::Responses => crate::responses::parse(bytes).map(drop),
             RequestBody::Embeddings => crate::embeddings::parse(bytes).map(drop),
+            RequestBody::Rerank => crate::rerank::parse(bytes).map(drop),
             RequestBody::Tokenize => crate::tokenize::parse_tokenize(bytes).map(drop),
             RequestBody::Detokenize => crate::tokenize::parse_detokenize(bytes).map(drop),
         }
@@ -168,6 +173,7 @@ mod tests {
             RequestBody::Responses | RequestBody::Embeddings => {
                 json!({"model": "m", "input": "Hi"})
             }
+            RequestBody::Rerank => json!({"model": "m", "query": "Hi", "documents": ["Hi"]}),
             RequestBody::Tokenize if name == "prompt" => json!({}),
             RequestBody::Tokenize => json!({"messages": messages}),
             RequestBody::Detokenize => json!({"tokens": [1]}),

@@ -21,6 +21,7 @@ pub(crate) enum Kind {
     ObjectOrText,
     TextOrTexts,
     TextOrObjects,
+    TextsOrObjects,
     /// One text or several, or the same as tokens.
     TextsOrTokens,
     /// A word, or the function that is to be called.
@@ -54,6 +55,7 @@ impl Kind {
             Self::TextOrObjects => json!({"anyOf": [
                 text(), {"type": "array", "items": object(), "minItems": 1},
             ]}),
+            Self::TextsOrObjects => list(json!({"anyOf": [text(), object()]})),
             Self::TextsOrTokens => json!({"anyOf": [
                 text(), list(text()), list(token()), list(list(token())),
             ]}),

@@ -398,6 +398,19 @@ mod tests {
              cache_salt input add_special_tokens encoding_format embed_dtype endianness dimensions use_activation \
              add_generation_prompt continue_final_message chat_template chat_template_kwargs media_io_kwargs messages",
         ),
+        (
+            "vLLM 0.25.1, entrypoints/pooling/scoring/protocol.py, RerankRequest",
+            &[Endpoint::Rerank],
+            "model user truncate_prompt_tokens padding truncation_side request_id priority mm_processor_kwargs \
+             cache_salt use_activation max_tokens_per_query max_tokens_per_doc instruction chat_template_kwargs query \
+             documents top_n",
+        ),
+        (
+            "Cohere's Python SDK 7.3.1, v1 and v2, `rerank`",
+            &[Endpoint::Rerank],
+            "model query documents top_n rank_fields return_documents max_chunks_per_doc max_tokens_per_doc \
+             relevant_spans priority",
+        ),
     ];
 
     #[test]
