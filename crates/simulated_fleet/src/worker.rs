@@ -108,6 +108,8 @@ impl WorkerHost {
         let executor = SimulatedExecutor::new(SimulatedOptions {
             step_us: f64::from(self.plan.step_us),
             prefill_us_per_token: f64::from(self.plan.prefill_us),
+            // Long enough for something to happen meanwhile.
+            transfer_us_per_token: 200.0,
             max_num_tokens: self.plan.max_num_tokens,
             max_batch_size: self.plan.max_batch_size,
             num_blocks: self.plan.blocks,

@@ -74,8 +74,8 @@ impl Step {
             Self::Asked => (Event::Came(0), (0, 5), 0),
             Self::Computing => (Event::Came(0), (10, 80), 0),
             Self::Answered => (Event::Left, (0, 0), 0),
-            Self::Fetched => (Event::Came(1), (0, 10), 0),
-            Self::Fetching => (Event::Came(1), (0, 10), 1),
+            Self::Fetched => (Event::Came(1), (0, 12), 0),
+            Self::Fetching => (Event::Came(1), (0, 12), 1),
             Self::Generating => (Event::Came(1), (100, 1_500), 1),
         }
     }
