@@ -62,6 +62,20 @@ def wrong_embeddings(target: Target) -> None:
         expect_equal("`param`", answer.json()["error"]["param"], field)
 
 
+@check(TOPIC, "ranks documents by a query", optional=True)
+def ranking(target: Target) -> None:
+    documents = ["a cat", "a dog", "three birds"]
+    body = {"model": target.model, "query": "a dog", "documents": documents, "top_n": 2}
+    answer = target.request("POST", "/v1/rerank", body)
+    if answer.status == 404:
+        raise Absent("404")
+    results = answer.json()["results"]
+    expect_equal("the number of results", len(results), 2)
+    expect_equal("the index of the query's own text", results[0]["index"], 1)
+    scores = [one["relevance_score"] for one in results]
+    expect(scores[0] >= scores[1], f"the scores are {scores}")
+
+
 @check(TOPIC, "turns text into tokens and back", optional=True)
 def tokenize(target: Target) -> None:
     answer = target.request("POST", "/tokenize", {"model": target.model, "prompt": "Hello there."})
