@@ -10,6 +10,7 @@ use crate::error;
 /// The error as the proxy's answer.
 pub(super) fn refused(request: Option<&HttpRequest>, error: &ApiError) -> ProcessingResponse {
     let path = request.map_or("", |request| &request.path);
+    let path = path.split(['?', '#']).next().unwrap_or_default();
     let is_anthropics = request.is_some_and(|request| error::is_anthropic(path, &request.headers));
     let is_call = request.is_some_and(HttpRequest::is_grpc);
     let grpc = is_call.then(|| error::grpc_code(error) as u32);
@@ -60,7 +61,14 @@ mod tests {
                 "rejected-no-endpoints",
             ),
             (
-                "/v1/messages",
+                "/v2/rerank?a=b",
+                ApiError::payload_too_large(5),
+                413,
+                "\"type\":\"invalid_request_error\"",
+                "application/json",
+            ),
+            (
+                "/v1/messages?beta=true",
                 ApiError::rate_limited("Too many."),
                 429,
                 "\"type\":\"rate_limit_error\"",
