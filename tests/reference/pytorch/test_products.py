@@ -108,11 +108,11 @@ def test_a_share_of_the_inputs_each(splits: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stored", "error"), [(torch.float16, 0.0), (torch.bfloat16, 0.0), (torch.float32, 2.0**-17)]
+    ("stored", "error"), [(torch.float16, 0.0), (torch.bfloat16, 0.0), (torch.float32, 2.0**-16)]
 )
 def test_a_scale_and_its_zero_are_one_word(stored: Tensor, error: float) -> None:
     """The smallest and the largest scales of sixteen bits, too."""
-    numbers = [1.0, 0.1, -0.37, 2.0**-24, 65504.0, 1 / 3]
+    numbers = [1.0, 0.1, -0.37, 2.0**-24, 65504.0, 1 / 3, 1 + 127 * 2.0**-23]
     scales = torch.tensor(numbers, dtype=stored, device=DEVICE)[:, None].expand(-1, 17)
     zeros = torch.arange(17, device=DEVICE).to(torch.uint8).expand(len(numbers), -1)
     words = compressed.with_zeros(scales, zeros)

@@ -189,7 +189,7 @@ def load(how: Compressed, read: Callable[[str], Tensor]) -> Fp8Matrix | Int4Matr
 
 def with_zeros(scales: Tensor, zeros: Tensor) -> Tensor:
     """`Int4Matrix.scales`: float32 whose lowest eight bits are the zero point, so that a kernel gets both by
-    one load of four bytes. Scales stored in 16 bits are exact, others to one part in 2**17."""
+    one load of four bytes. Scales stored in 16 bits are exact, others to one part in 2**16."""
     bits = scales.float().contiguous().view(torch.int32)
     return ((bits + 128) & ~255) | zeros.to(torch.int32)
 
