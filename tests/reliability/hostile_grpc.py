@@ -86,7 +86,7 @@ def half_messages(scale: Scale, report: Report, made: Site, worker: str) -> None
             report.attempt("half messages of 60 MiB")
             head = struct.pack(">BI", 0, HALF_BYTES)
             connection.send(frame(HEADERS, END_HEADERS, 1, block(*call(STREAM))) + frame(DATA, 0, 1, head))
-            connection.send_within_windows(1, SENT_BYTES, is_over)
+            connection.send_within_windows(1, SENT_BYTES, is_over, before=len(head))
 
         sending = [pool.submit(send, connection) for connection in halves]
         while not is_over():

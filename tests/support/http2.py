@@ -142,12 +142,15 @@ class Connection:
         del self._unread[:count]
         return found
 
-    def send_within_windows(self, stream: int, count: int, is_over: Callable[[], bool]) -> None:
+    def send_within_windows(
+        self, stream: int, count: int, is_over: Callable[[], bool], before: int = 0
+    ) -> None:
         """Sends up to `count` zero bytes of a body as the server's windows allow, until it is over.
 
-        `sent` counts them.
+        `sent` counts them. `before` bytes of the body have been sent already: they took of the windows, and a
+        server resets streams that exceed theirs.
         """
-        connection = of_stream = 65_535
+        connection = of_stream = 65_535 - before
         initial = 65_535
         while self.sent < count and not is_over() and not self.is_closed:
             part = min(connection, of_stream, count - self.sent, 16_384)
