@@ -23,7 +23,7 @@ use inflight_kserve::streamed::{self, StreamedResponse};
 use inflight_kserve::tensor::{DataType, Tensors};
 use inflight_kv_events::Form;
 use inflight_openai::responses::{self, InputItem, Item};
-use inflight_openai::{chat, completions};
+use inflight_openai::{chat, completions, rerank};
 use inflight_parsers::{
     AnswerParser, Delta, Deltas, Format, ParserOptions, ReasoningFormat, ToolFormat, Tools,
 };
@@ -44,11 +44,12 @@ pub use self::zeromq::{kv_event_listener, kv_event_publisher};
 pub type Target = fn(&[u8]);
 
 /// Every target by the name of its corpus and of its libFuzzer binary.
-pub const TARGETS: [(&str, Target); 24] = [
+pub const TARGETS: [(&str, Target); 25] = [
     ("chat_body", chat_body),
     ("messages_body", messages_body),
     ("batch_lines", batch_lines),
     ("completion_body", completion_body),
+    ("rerank_body", rerank_body),
     ("tensors", tensors),
     ("step_message", step_message),
     ("template", template),
@@ -107,6 +108,13 @@ pub fn messages_body(data: &[u8]) {
 /// The body of `POST /v1/completions`.
 pub fn completion_body(data: &[u8]) {
     if let Err(error) = completions::parse(data) {
+        assert!((400..500).contains(&error.status()), "{error:?}");
+    }
+}
+
+/// The body of `POST /v1/rerank`.
+pub fn rerank_body(data: &[u8]) {
+    if let Err(error) = rerank::parse(data) {
         assert!((400..500).contains(&error.status()), "{error:?}");
     }
 }

@@ -66,11 +66,7 @@ pub fn parse(body: &[u8]) -> Result<Parsed<EmbeddingRequest>, ApiError> {
     let mut ignored = IgnoredFields::default();
     let model = take_model(&mut fields)?;
     let inputs = read_prompts("input", fields.require("input")?)?;
-    let pooling = one_of(
-        &mut fields,
-        "pooling",
-        [Pooling::Mean, Pooling::Last].map(|pooling| (pooling.name(), pooling)),
-    )?;
+    let pooling = take_pooling(&mut fields)?;
     let encoding = one_of(
         &mut fields,
         "encoding_format",
@@ -90,8 +86,14 @@ pub fn parse(body: &[u8]) -> Result<Parsed<EmbeddingRequest>, ApiError> {
     Ok(Parsed { request, ignored })
 }
 
+/// Takes how vectors are made of hidden states.
+pub(crate) fn take_pooling(fields: &mut Fields<'_>) -> Result<Pooling, ApiError> {
+    let named = [Pooling::Mean, Pooling::Last].map(|pooling| (pooling.name(), pooling));
+    one_of(fields, "pooling", named)
+}
+
 /// A word that names a value; absent, the default.
-pub(crate) fn one_of<T: Copy + Default>(
+fn one_of<T: Copy + Default>(
     fields: &mut Fields<'_>,
     name: &str,
     values: [(&str, T); 2],
@@ -145,9 +147,19 @@ impl Serialize for Vector {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-struct EmbeddingUsage {
+pub(crate) struct EmbeddingUsage {
     prompt_tokens: u64,
     total_tokens: u64,
+}
+
+impl EmbeddingUsage {
+    /// Of inputs that have so many tokens together.
+    pub(crate) fn of(tokens: u64) -> Self {
+        Self {
+            prompt_tokens: tokens,
+            total_tokens: tokens,
+        }
+    }
 }
 
 impl EmbeddingList {
@@ -171,10 +183,7 @@ impl EmbeddingList {
                 })
                 .collect(),
             model,
-            usage: EmbeddingUsage {
-                prompt_tokens: tokens,
-                total_tokens: tokens,
-            },
+            usage: EmbeddingUsage::of(tokens),
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::Parsed;
 use crate::bounds::{MAX_PROMPTS, MAX_TEXT_TOKENS, MAX_TOP_N};
-use crate::embeddings::{Pooling, one_of};
+use crate::embeddings::{EmbeddingUsage, Pooling, take_pooling};
 use crate::error::{ApiError, code};
 use crate::fields::Endpoint;
 use crate::generation::take_model;
@@ -53,11 +53,7 @@ pub fn parse(body: &[u8]) -> Result<Parsed<RerankRequest>, ApiError> {
         )
         .with_code(code::EMPTY_ARRAY));
     }
-    let pooling = one_of(
-        &mut fields,
-        "pooling",
-        [Pooling::Mean, Pooling::Last].map(|pooling| (pooling.name(), pooling)),
-    )?;
+    let pooling = take_pooling(&mut fields)?;
     let top_n = most(&mut fields, "top_n", MAX_TOP_N)?;
     let query_tokens = most(&mut fields, "max_tokens_per_query", MAX_TEXT_TOKENS)?;
     let document_tokens = most(&mut fields, "max_tokens_per_doc", MAX_TEXT_TOKENS)?;
@@ -99,7 +95,7 @@ pub struct Ranking {
     id: String,
     model: String,
     results: Vec<Ranked>,
-    usage: RankingUsage,
+    usage: EmbeddingUsage,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
@@ -115,12 +111,6 @@ struct Ranked {
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 struct RankedDocument {
     text: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-struct RankingUsage {
-    prompt_tokens: u64,
-    total_tokens: u64,
 }
 
 impl Ranking {
@@ -147,10 +137,7 @@ impl Ranking {
             id,
             model: request.model,
             results,
-            usage: RankingUsage {
-                prompt_tokens: tokens,
-                total_tokens: tokens,
-            },
+            usage: EmbeddingUsage::of(tokens),
         }
     }
 }

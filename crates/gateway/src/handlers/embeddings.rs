@@ -10,9 +10,8 @@ use inflight_openai::{ApiError, IgnoredFields, Parsed};
 
 use super::asking::Asking;
 use super::pooling::{How, Input, PooledInputs};
-use super::{answering, generate};
+use super::{generate, pooling};
 use crate::error::HttpError;
-use crate::middleware::Timing;
 use crate::state::AppState;
 
 /// `POST /v1/embeddings`.
@@ -31,13 +30,7 @@ pub(crate) async fn create_embedding(
         request.encoding,
         pooled.tokens,
     );
-    let mut response = answering::json(&list)?;
-    answering::report_ignored(&mut response, &ignored);
-    response.extensions_mut().insert(Timing {
-        upstream: pooled.upstream,
-        first_token: None,
-    });
-    Ok(response)
+    Ok(pooling::answer(&list, &ignored, pooled.upstream)?)
 }
 
 fn prepare(

@@ -4,14 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::response::Response;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
 use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
 use inflight_kserve::names;
 use inflight_kserve::tensor::{RequestBuilder, Tensors};
-use inflight_openai::ApiError;
 use inflight_openai::completions::Prompt;
 use inflight_openai::embeddings::Pooling;
+use inflight_openai::{ApiError, IgnoredFields};
 use inflight_text::Scope;
 use inflight_upstream::forward::ForwardCall;
 use inflight_upstream::model::capability::{Capability, lacks};
@@ -21,8 +22,9 @@ use tokio::time::Instant;
 use super::arrival::Arrival;
 use super::asking::Asking;
 use super::locate::{Located, locate_or_only};
-use super::prompt;
+use super::{answering, prompt};
 use crate::error;
+use crate::middleware::Timing;
 use crate::state::AppState;
 
 /// Inputs of one request that are with workers at once: enough to fill a batch, and others get their turn.
@@ -139,6 +141,24 @@ impl PooledInputs {
             upstream,
         })
     }
+}
+
+/// What is made of vectors, as an answer.
+///
+/// # Errors
+/// 500: it cannot be written.
+pub(super) fn answer(
+    value: &impl serde::Serialize,
+    ignored: &IgnoredFields,
+    upstream: Duration,
+) -> Result<Response, ApiError> {
+    let mut response = answering::json(value)?;
+    answering::report_ignored(&mut response, ignored);
+    response.extensions_mut().insert(Timing {
+        upstream,
+        first_token: None,
+    });
+    Ok(response)
 }
 
 fn tokens_of(

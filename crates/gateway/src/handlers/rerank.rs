@@ -11,9 +11,8 @@ use inflight_openai::{ApiError, IgnoredFields, Parsed};
 
 use super::asking::Asking;
 use super::pooling::{How, Input, PooledInputs};
-use super::{answering, generate};
+use super::{generate, pooling};
 use crate::error::HttpError;
-use crate::middleware::Timing;
 use crate::state::AppState;
 
 /// `POST /v1/rerank`.
@@ -32,13 +31,7 @@ pub(crate) async fn create_ranking(
         .split_first()
         .ok_or_else(ApiError::internal)?;
     let ranking = Ranking::new(id, request, query, documents, pooled.tokens);
-    let mut response = answering::json(&ranking)?;
-    answering::report_ignored(&mut response, &ignored);
-    response.extensions_mut().insert(Timing {
-        upstream: pooled.upstream,
-        first_token: None,
-    });
-    Ok(response)
+    Ok(pooling::answer(&ranking, &ignored, pooled.upstream)?)
 }
 
 /// The query first, then the documents.
