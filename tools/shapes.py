@@ -76,7 +76,22 @@ SHAPES |= {
         "max_position_embeddings": 8192,
         "rope_theta": 1000000.0,
     },
-    # Half the layers of Mixtral-8x7B, so that it fits one GPU in 16 bits.
+    # Mixtral-8x7B's, 93 GB in 16 bits.
+    "mixtral": {
+        "architectures": ["MixtralForCausalLM"],
+        "model_type": "mixtral",
+        "num_hidden_layers": 32,
+        "hidden_size": 4096,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "intermediate_size": 14336,
+        "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+        "vocab_size": 32000,
+        "max_position_embeddings": 8192,
+        "rope_theta": 1000000.0,
+    },
+    # Half the layers of Mixtral-8x7B, so that it fits one GPU of 80 GB in 16 bits.
     "mixtral-half": {
         "architectures": ["MixtralForCausalLM"],
         "model_type": "mixtral",
@@ -165,7 +180,7 @@ SHAPES |= {
 QUANTIZATIONS: dict[str, dict[str, Any]] = {
     "fp8": {"quant_method": "fp8", "activation_scheme": "dynamic"},
     "fp8-block": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
-    "awq": {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"},
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True, "version": "gemm"},
 }
 
 
