@@ -44,12 +44,17 @@ class Cluster:
             )
             for _ in range(2)
         ]
+        self.workers = workers
         self.grpc = [worker.address("grpc") for worker in workers]
         self.http = workers[0].address("http").removeprefix("http://")
         named = [f"--worker={address}" for address in self.grpc]
         self.gateway = start("gateway", "--port=0", "--allow-lora-loading", *named)
         self.url = wait_ready(self.gateway)
         self.gateway.wait_until("it has both workers", lambda: self.gateway.log.count("worker ready") == 2)
+
+    @property
+    def logs(self) -> str:
+        return "".join(worker.log for worker in self.workers)
 
     def wait_for(self, client: openai.OpenAI, *names: str) -> None:
         """Until the gateway lists these adapters and no others."""
@@ -205,9 +210,77 @@ def test_what_cannot_be_loaded_is_refused_by_each_worker(cluster: Cluster, path:
     assert text.count(words) == 2
 
 
+def generate(address: str, **more: Any) -> tuple[int, str]:
+    """The text that follows a prompt, or the error, of a request with llmapi's tensors."""
+    body = {"text_input": "Hello", "sampling_param_max_tokens": 8, **more}
+    answered = post(address, f"/v2/models/{MODEL}/generate", body)
+    found = answered.json()
+    return answered.status, found["text_output"] if answered.status == 200 else found["error"]
+
+
+def files(name: str, path: str) -> dict[str, Any]:
+    """As llmapi's tensors name an adapter; its number is the client's affair."""
+    return {"lora_id": 1, "lora_name": name, "lora_path": path}
+
+
+def test_a_request_that_names_the_files_has_them_loaded_once(
+    cluster: Cluster, client: openai.OpenAI, worker: triton.InferenceServerClient
+) -> None:
+    base = generate(cluster.http)
+    loud = generate(cluster.http, **files("loud", "loud"))
+    assert (loud[0], base[0]) == (200, 200)
+    assert loud != base
+    cluster.wait_for(client, LOUD)
+    # Each worker reads them when it is the first time asked, and only then.
+    before = cluster.logs.count("adapter loaded")
+    assert {generate(cluster.url, **files("loud", "loud")) for _ in range(4)} == {loud}
+    assert generate(cluster.http, **files("loud", str(cluster.adapters / "loud"))) == loud
+    assert cluster.logs.count("adapter loaded") <= before + 1
+    status, text = generate(cluster.http, **files("loud", "plain"))
+    assert status == 400
+    assert "an adapter `loud` is loaded, and not from these files" in text
+    for name in cluster.grpc:
+        with triton.InferenceServerClient(name) as one:
+            # Whichever of the two was asked.
+            one.load_model("loud")
+            one.unload_model("loud")
+    cluster.wait_for(client)
+    assert generate(cluster.http, **files("loud", "plain")) == base
+    worker.unload_model("loud")
+    cluster.wait_for(client)
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (files("bad", "../secret"), "is not in the worker's `--adapter-dir`"),
+        (files("bad", "missing"), "there is no directory `missing`"),
+        (files("bad", ""), "`lora_path` must be a string of 1 to 4096 bytes"),
+        (files("", "loud"), "an adapter's name is empty"),
+        (files("a:b", "loud"), "has a colon or a control character"),
+        (files("bad", "empty"), "cannot be read: No such file or directory"),
+        ({"lora_name": "loud", "lora_path": "loud"}, "`lora_id` is missing"),
+        ({"lora_id": 1, "lora_path": "loud"}, "`lora_name` is missing"),
+        ({"lora_ckpt_source": "hf"}, "`lora_id` is missing"),
+        ({**files("loud", "loud"), "lora_ckpt_source": "nemo"}, "`lora_ckpt_source` is `nemo`"),
+        ({**files("loud", "loud"), "lora_id": "one"}, "lora_id"),
+    ],
+)
+def test_files_that_a_request_cannot_have_are_refused(
+    cluster: Cluster, client: openai.OpenAI, more: dict[str, Any], words: str
+) -> None:
+    status, text = generate(cluster.http, **more)
+    assert status == 400
+    assert words in text
+    assert listed(client) == {MODEL_NAME}
+
+
 def test_who_was_not_started_for_it_refuses(start: Start, cluster: Cluster) -> None:
     gateway = start("gateway", "--port=0", f"--worker={cluster.grpc[0]}")
     url = wait_ready(gateway)
+    status, text = generate(url, **files("loud", "loud"))
+    assert status == 403
+    assert "`lora_path` has a server load a LoRA adapter" in text
     answered = post(url, "/v1/load_lora_adapter", {"lora_name": "loud", "lora_path": "loud"})
     assert answered.status == 403
     assert "`--allow-lora-loading`" in answered.body.decode()

@@ -164,7 +164,7 @@ def test_generate_takes_upstream_s_documented_body(http: str) -> None:
     ("more", "reason"),
     [
         ({"sampling_param_best_of": 2}, "`sampling_param_best_of` is `2`, and only 1 is supported"),
-        ({"lora_name": "x"}, "`lora_name` is not supported by this model"),
+        ({"lora_name": "x"}, "`lora_id` is missing: send all three, or none"),
         ({"image_url": "http://x"}, "`image_url` is not supported by this model"),
         ({"text_input": ["a", "b"]}, "`text_input` has `2` texts: send one"),
         ({"sampling_param_top_k": 0.5}, "tensor `sampling_param_top_k` is FP32, expected INT32"),

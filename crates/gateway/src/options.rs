@@ -291,8 +291,9 @@ pub struct GatewayOptions {
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=600))]
     pub image_timeout_s: u64,
 
-    /// Whether clients may load and unload LoRA adapters with `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`;
-    /// the workers need an `--adapter-dir`. Off by default: it changes what every client gets
+    /// Whether clients may load and unload LoRA adapters with `/v1/load_lora_adapter` and `/v1/unload_lora_adapter`, or
+    /// name one's files in a KServe request (`lora_path`); the workers need an `--adapter-dir`. Off by default: it
+    /// changes what every client gets
     #[arg(long, num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
     #[arg(default_value_t = false)]
     pub allow_lora_loading: bool,

@@ -113,6 +113,7 @@ impl AppState {
                 Arc::clone(&metrics.upstream),
                 resume_limits,
                 ending.clone(),
+                options.allow_lora_loading,
             )),
             table,
             metrics,

@@ -138,6 +138,9 @@ pub const CONTEXT_ONLY: &str = "context_only";
 pub const GENERATION_ONLY: &str = "generation_only";
 /// Input, BOOL `[1]`: cancels the request it names instead of making one.
 pub const STOP: &str = "stop";
+/// Inputs of the llmapi model: an adapter's name, and its directory, from which it is loaded.
+pub const LORA_NAME: &str = "lora_name";
+pub const LORA_PATH: &str = "lora_path";
 
 /// The parameter of a tensor in shared memory: the name of its region. Triton's.
 pub const SHARED_MEMORY_REGION: &str = "shared_memory_region";

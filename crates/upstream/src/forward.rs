@@ -65,6 +65,8 @@ pub struct Forward {
     ending: Ending,
     /// How far a stream that has begun may continue at other servers.
     limits: ResumeLimits,
+    /// Whether a request may have its server load an adapter.
+    loads_adapters: bool,
 }
 
 /// Where a request goes.
@@ -115,6 +117,18 @@ fn refuse_shared_memory(message: &ModelInferRequest) -> Result<(), Status> {
     }
 }
 
+/// A path of a server is not for everyone who reaches the gateway.
+fn refuse_adapter_files(message: &ModelInferRequest) -> Result<(), Status> {
+    let path = inflight_kserve::names::LORA_PATH;
+    if message.inputs.iter().all(|input| input.name != path) {
+        return Ok(());
+    }
+    Err(Status::permission_denied(format!(
+        "`{path}` has a server load a LoRA adapter, which this gateway does not allow; start it with \
+         `--allow-lora-loading`, or send the request without it"
+    )))
+}
+
 impl Forward {
     /// Calls go to the servers of `table`, and those that are open fail at the `ending`.
     pub fn new(
@@ -122,6 +136,7 @@ impl Forward {
         metrics: Arc<Metrics>,
         limits: ResumeLimits,
         ending: Ending,
+        loads_adapters: bool,
     ) -> Self {
         Self {
             table,
@@ -132,6 +147,7 @@ impl Forward {
             stops: Stops::default(),
             ending,
             limits,
+            loads_adapters,
         }
     }
 
@@ -201,6 +217,9 @@ impl Forward {
         // A client's time runs while the gateway asks about its model.
         let since = context.since.unwrap_or_else(Instant::now);
         refuse_shared_memory(message)?;
+        if !self.loads_adapters {
+            refuse_adapter_files(message)?;
+        }
         let target = self.target(message, context).await?;
         self.make_stoppable(message, context);
         self.limit(message, since, context);

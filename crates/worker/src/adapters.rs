@@ -1,13 +1,13 @@
-//! LoRA adapters that clients load and unload while the worker runs, through Triton's model control. Owns which
-//! adapters there are now, who is notified, and one change at a time; which files may be read is [`directory`]'s, and
-//! what an adapter is the executor's.
+//! LoRA adapters that clients load and unload while the worker runs, through Triton's model control and by requests
+//! that name an adapter's files. Owns which adapters there are now, who is notified, and one change at a time; which
+//! files may be read is [`directory`]'s, and what an adapter is the executor's.
 
 mod control;
 mod directory;
 
 use std::collections::HashMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use inflight_kserve::assets;
@@ -30,8 +30,18 @@ pub(crate) struct Adapters {
     /// `None`: clients may load none.
     directory: Option<Directory>,
     current: watch::Sender<Current>,
+    /// By name, the files of those that clients loaded.
+    files: parking_lot::Mutex<HashMap<String, Files>>,
     /// Held during a change.
     changing: Mutex<()>,
+}
+
+/// Where an adapter's files are.
+#[derive(Debug)]
+struct Files {
+    /// As the client wrote it.
+    asked: String,
+    path: PathBuf,
 }
 
 /// What there is now.
@@ -72,6 +82,7 @@ impl Adapters {
                 adapters: info.adapters.clone().into(),
                 closed: false,
             }),
+            files: parking_lot::Mutex::default(),
             changing: Mutex::new(()),
         })
     }
@@ -124,13 +135,38 @@ impl Adapters {
     /// The client's error: nothing has changed then.
     pub(crate) async fn load(self: &Arc<Self>, control: Control) -> Result<(), Status> {
         self.change(control, |adapters, control| {
-            let directory = adapters.directory()?;
-            let path = directory.resolve(control.path())?;
-            let name = control.name;
-            let lora_task_id = adapters.executor.load_adapter(&name, &path)?;
-            tracing::info!(adapter = %name, path = %path.display(), lora_task_id, "adapter loaded");
-            adapters.replace(&name, Some(lora_task_id));
-            Ok(())
+            let path = adapters.directory()?.resolve(control.path())?;
+            adapters.read_in(&control, path).map(drop)
+        })
+        .await
+    }
+
+    /// The task id of the adapter that a request asks for by name and directory; a name that is new is loaded.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load); and another adapter has the name.
+    pub(crate) async fn require(
+        self: &Arc<Self>,
+        name: String,
+        path: String,
+    ) -> Result<u64, Status> {
+        let control = Control::of(name, path)?;
+        if let Some(lora_task_id) = self.loaded_as_asked(&control) {
+            return Ok(lora_task_id);
+        }
+        self.change(control, |adapters, control| {
+            let path = adapters.directory()?.resolve(control.path())?;
+            let Some(lora_task_id) = adapters.id_of(&control.name) else {
+                return adapters.read_in(&control, path);
+            };
+            let files = adapters.files.lock();
+            match files.get(&control.name) {
+                Some(files) if files.path == path => Ok(lora_task_id),
+                _ => Err(Refusal::OtherFiles {
+                    name: control.name,
+                    lora_task_id,
+                }),
+            }
         })
         .await
     }
@@ -142,6 +178,7 @@ impl Adapters {
     pub(crate) async fn unload(self: &Arc<Self>, control: Control) -> Result<(), Status> {
         self.change(control, |adapters, control| {
             adapters.executor.unload_adapter(&control.name)?;
+            adapters.files.lock().remove(&control.name);
             tracing::info!(adapter = %control.name, "adapter unloaded");
             adapters.replace(&control.name, None);
             Ok(())
@@ -151,11 +188,11 @@ impl Adapters {
 
     /// Makes one change after another, to its end even where the client has left: what the executor has and what is
     /// announced must not part.
-    async fn change(
+    async fn change<T: Send + 'static>(
         self: &Arc<Self>,
         control: Control,
-        make: impl FnOnce(&Self, Control) -> Result<(), Refusal> + Send + 'static,
-    ) -> Result<(), Status> {
+        make: impl FnOnce(&Self, Control) -> Result<T, Refusal> + Send + 'static,
+    ) -> Result<T, Status> {
         let adapters = Arc::clone(self);
         let changed = tokio::spawn(async move {
             let _one = adapters.changing.lock().await;
@@ -167,6 +204,31 @@ impl Adapters {
             Ok(Ok(changed)) => changed.map_err(Status::from),
             Ok(Err(_)) | Err(_) => Err(Status::internal("changing the adapters failed")),
         }
+    }
+
+    /// Has the executor load an adapter from the files at `path`, and returns its task id.
+    fn read_in(&self, control: &Control, path: PathBuf) -> Result<u64, Refusal> {
+        let name = &control.name;
+        let lora_task_id = self.executor.load_adapter(name, &path)?;
+        tracing::info!(adapter = %name, path = %path.display(), lora_task_id, "adapter loaded");
+        let asked = control.path().to_owned();
+        self.files
+            .lock()
+            .insert(name.clone(), Files { asked, path });
+        self.replace(name, Some(lora_task_id));
+        Ok(lora_task_id)
+    }
+
+    /// The task id of an adapter that a client has loaded from the same path.
+    fn loaded_as_asked(&self, control: &Control) -> Option<u64> {
+        let is_it = self.files.lock().get(&control.name)?.asked == control.path();
+        self.id_of(&control.name).filter(|_| is_it)
+    }
+
+    fn id_of(&self, name: &str) -> Option<u64> {
+        let current = self.current.borrow();
+        let found = current.adapters.iter().find(|one| one.name == name);
+        found.map(|one| one.lora_task_id)
     }
 
     /// Where adapters may be loaded from.

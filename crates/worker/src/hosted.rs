@@ -11,6 +11,7 @@ use inflight_text::ModelFiles;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
+use crate::adapters::Adapters;
 use crate::cache::Board;
 use crate::catalog::{Catalog, TextSettings};
 use crate::engine::{Driving, Engine, EngineLimits, MOST_LIVE, StartOrder, Threads};
@@ -152,6 +153,7 @@ impl Hosted {
         options: &WorkerOptions,
         engine: Arc<Engine>,
         draft: Option<DraftWorker>,
+        adapters: Option<Arc<Adapters>>,
     ) -> ModelParts {
         let limits = Limits {
             core_model: Arc::clone(self.names.core()),
@@ -180,6 +182,7 @@ impl Hosted {
             catalog,
             cache: Arc::clone(&self.cache),
             draft,
+            adapters,
         }
     }
 

@@ -171,11 +171,13 @@ async fn serve_hosted<L: Listener>(
         .zip(options.traces())
         .map(|(tracer, traces)| Tracing::new(tracer, traces.endpoint));
     let common = Common::new(options.log_level.clone(), tracing);
-    // The draft worker guesses for the first model: others have another vocabulary.
-    let drafts = std::iter::once(draft).chain(std::iter::repeat(None));
-    let parts = models.iter().zip(&engines).zip(drafts);
-    let mut parts =
-        parts.map(|((model, engine), draft)| model.parts(options, Arc::clone(engine), draft));
+    // The draft worker guesses for the first model, since others have another vocabulary; adapters are its own, too.
+    let of_first = std::iter::once((draft, adapters.clone()));
+    let of_first = of_first.chain(std::iter::repeat_with(|| (None, None)));
+    let parts = models.iter().zip(&engines).zip(of_first);
+    let mut parts = parts.map(|((model, engine), (draft, adapters))| {
+        model.parts(options, Arc::clone(engine), draft, adapters)
+    });
     let (Some(first), Some(adapters)) = (parts.next(), adapters) else {
         // There is always a first model.
         return Ok(WorkerExit::Shutdown);

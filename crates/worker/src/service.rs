@@ -61,6 +61,7 @@ pub(crate) struct Shared {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) cache: Arc<Board>,
     draft: Option<DraftWorker>,
+    adapters: Option<Arc<Adapters>>,
     common: Arc<Common>,
 }
 

@@ -106,6 +106,7 @@ impl TextModels {
         &self,
         kind: TextModelKind,
         message: &ModelInferRequest,
+        lora_task_id: Option<u64>,
     ) -> Result<TextWork, TextRequestError> {
         Ok(match kind {
             TextModelKind::Preprocessing => {
@@ -114,9 +115,11 @@ impl TextModels {
             TextModelKind::Postprocessing => {
                 TextWork::Answer(postprocessing::answer(message, &self.source)?)
             }
-            TextModelKind::LlmApi => {
-                TextWork::Generation(Box::new(llmapi::generation(message, &self.source)?))
-            }
+            TextModelKind::LlmApi => TextWork::Generation(Box::new(llmapi::generation(
+                message,
+                &self.source,
+                lora_task_id,
+            )?)),
             TextModelKind::Ensemble | TextModelKind::Bls => {
                 let generation = Generation::read(kind, message, &self.source)?;
                 match (generation.plan, &self.source.options.draft_model) {

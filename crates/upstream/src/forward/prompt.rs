@@ -12,8 +12,9 @@ use crate::placement::{CacheQuery, FIRST_LEVEL};
 const IDS: &str = "input_ids";
 const TEXT: &str = "text_input";
 const ADAPTER: &str = "lora_task_id";
-/// Inputs that take the place of tokens: what blocks hold is not what the ids say.
-const INSTEAD: [&str; 2] = [names::IMAGES, "prompt_embedding_table"];
+/// Inputs with which token ids do not say what blocks hold: those that take the place of tokens, and an adapter that has
+/// no number yet.
+const INSTEAD: [&str; 3] = [names::IMAGES, names::PROMPT_TABLE, names::LORA_NAME];
 
 /// One prompt.
 #[derive(Debug)]
@@ -114,6 +115,12 @@ mod tests {
             (
                 |request| {
                     request.push_bytes(names::IMAGES, &[1, 1], ["an image"]);
+                },
+                None,
+            ),
+            (
+                |request| {
+                    request.push_bytes(names::LORA_NAME, &[1], ["support"]);
                 },
                 None,
             ),

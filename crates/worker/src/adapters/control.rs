@@ -1,9 +1,11 @@
-//! What a client asks of Triton's model control, and the error where that is not done. Pure.
+//! What a client asks of Triton's model control, or of adapters in a request, and the error where that is not done.
+//! Pure.
 
 use std::collections::HashMap;
 
 use inflight_kserve::inference::ModelRepositoryParameter;
 use inflight_kserve::inference::model_repository_parameter::ParameterChoice;
+use inflight_kserve::names;
 use tonic::{Code, Status};
 
 use super::directory::DirectoryError;
@@ -14,7 +16,7 @@ const MAX_NAME_BYTES: usize = 128;
 /// As Linux has it.
 const MAX_PATH_BYTES: usize = 4096;
 /// Where the files are, as vLLM calls it; without it, in the directory of the adapter's name.
-const PATH: &str = "lora_path";
+const PATH: &str = names::LORA_PATH;
 /// Triton's clients always send it. Nothing depends on an adapter.
 const UNLOAD_DEPENDENTS: &str = "unload_dependents";
 
@@ -34,18 +36,11 @@ impl Control {
         name: String,
         parameters: HashMap<String, ModelRepositoryParameter>,
     ) -> Result<Self, Refusal> {
-        if name.len() > MAX_NAME_BYTES {
-            return Err(Refusal::LongName(name.len()));
-        }
-        if name.contains(':') || name.chars().any(char::is_control) {
-            return Err(Refusal::BadName(name.escape_default().to_string()));
-        }
+        check_name(&name)?;
         let mut path = None;
         for (parameter, value) in parameters {
             match (parameter.as_str(), value.parameter_choice) {
-                (PATH, Some(ParameterChoice::StringParam(text)))
-                    if !text.is_empty() && text.len() <= MAX_PATH_BYTES =>
-                {
+                (PATH, Some(ParameterChoice::StringParam(text))) if is_path(&text) => {
                     path = Some(text);
                 }
                 (PATH, _) => return Err(Refusal::BadPath),
@@ -59,10 +54,40 @@ impl Control {
         Ok(Self { name, path })
     }
 
+    /// What a request asks for.
+    ///
+    /// # Errors
+    /// A name or a path that no adapter has.
+    pub(super) fn of(name: String, path: String) -> Result<Self, Refusal> {
+        if name.is_empty() {
+            return Err(Refusal::NoName);
+        }
+        check_name(&name)?;
+        if !is_path(&path) {
+            return Err(Refusal::BadPath);
+        }
+        let path = Some(path);
+        Ok(Self { name, path })
+    }
+
     /// Where the files are: relative to the directory of adapters, or absolute.
     pub(super) fn path(&self) -> &str {
         self.path.as_deref().unwrap_or(&self.name)
     }
+}
+
+fn check_name(name: &str) -> Result<(), Refusal> {
+    if name.len() > MAX_NAME_BYTES {
+        return Err(Refusal::LongName(name.len()));
+    }
+    if name.contains(':') || name.chars().any(char::is_control) {
+        return Err(Refusal::BadName(name.escape_default().to_string()));
+    }
+    Ok(())
+}
+
+fn is_path(text: &str) -> bool {
+    !text.is_empty() && text.len() <= MAX_PATH_BYTES
 }
 
 /// Why nothing was loaded or unloaded. The first words of those that concern the worker as a whole are Triton's.
@@ -83,6 +108,13 @@ pub(super) enum Refusal {
          the worker with them"
     )]
     Unable(String),
+    #[error("an adapter's name is empty; send it in `{}`", names::LORA_NAME)]
+    NoName,
+    #[error(
+        "an adapter `{name}` is loaded, and not from these files; request it by `lora_task_id` `{lora_task_id}`, \
+         name yours otherwise, or unload it first"
+    )]
+    OtherFiles { name: String, lora_task_id: u64 },
     #[error("an adapter's name has at most {MAX_NAME_BYTES} bytes, got `{0}`; use a shorter one")]
     LongName(usize),
     #[error(
@@ -91,7 +123,7 @@ pub(super) enum Refusal {
     )]
     BadName(String),
     #[error(
-        "the parameter `{PATH}` must be a string of 1 to {MAX_PATH_BYTES} bytes: the directory of the adapter"
+        "`{PATH}` must be a string of 1 to {MAX_PATH_BYTES} bytes: the directory of the adapter"
     )]
     BadPath,
     #[error("the parameter `{0}` is not supported; a LoRA adapter is loaded with `{PATH}` alone")]
@@ -106,7 +138,9 @@ impl From<Refusal> for Status {
     fn from(refusal: Refusal) -> Self {
         let code = match &refusal {
             Refusal::Fixed | Refusal::NoDirectory | Refusal::Unable(_) => Code::Unimplemented,
-            Refusal::LongName(_)
+            Refusal::NoName
+            | Refusal::OtherFiles { .. }
+            | Refusal::LongName(_)
             | Refusal::BadName(_)
             | Refusal::BadPath
             | Refusal::BadParameter(_)

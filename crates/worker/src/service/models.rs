@@ -13,6 +13,7 @@ use tonic::{Code, Request, Status};
 use super::refusal::Refusal;
 use super::settings::LogSettings;
 use super::{DraftWorker, Shared};
+use crate::adapters::Adapters;
 use crate::cache::Board;
 use crate::catalog::{self, Catalog, Known};
 use crate::engine::{Engine, Health, place_of};
@@ -88,6 +89,8 @@ pub(crate) struct ModelParts {
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) cache: Arc<Board>,
     pub(crate) draft: Option<DraftWorker>,
+    /// `None`: requests for this model name no adapter's files.
+    pub(crate) adapters: Option<Arc<Adapters>>,
 }
 
 impl Models {
@@ -105,6 +108,7 @@ impl Models {
                 catalog,
                 cache,
                 draft,
+                adapters,
             } = parts;
             Arc::new(Shared {
                 engine,
@@ -112,6 +116,7 @@ impl Models {
                 catalog,
                 cache,
                 draft,
+                adapters,
                 common: Arc::clone(&common),
             })
         };

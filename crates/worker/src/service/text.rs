@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
+use inflight_kserve::names;
 use tonic::{Code, Status};
 
 use super::Shared;
@@ -17,7 +18,7 @@ use crate::outbox::Outbox;
 use crate::request::{self, Incoming, Plain};
 use crate::response;
 use crate::shared_memory;
-use crate::text_models::{Generation, TextModelKind, TextWork};
+use crate::text_models::{Generation, TextModelKind, TextWork, llmapi};
 use crate::text_stream::TextStream;
 use crate::trace::RequestTrace;
 
@@ -126,12 +127,13 @@ impl Shared {
         } else {
             (message, None)
         };
+        let adapter = self.adapter_of(kind, &message).await?;
         let work = match self.catalog.tokenizing().filter(|_| is_long(&message)) {
-            None => models.work(kind, &message),
+            None => models.work(kind, &message, adapter),
             Some(places) => {
                 let place = places.acquire_owned().await;
                 let made = inflight_base::blocking::run(move || {
-                    let made = models.work(kind, &message);
+                    let made = models.work(kind, &message, adapter);
                     drop(place);
                     made
                 });
@@ -159,6 +161,28 @@ impl Shared {
                 })
             }
         }
+    }
+
+    /// The task id of the adapter that a request asks for by its files, which are read if they are new.
+    async fn adapter_of(
+        &self,
+        kind: TextModelKind,
+        message: &ModelInferRequest,
+    ) -> Result<Option<u64>, Refusal> {
+        if kind != TextModelKind::LlmApi {
+            return Ok(None);
+        }
+        let asked = llmapi::asked_adapter(message);
+        let asked = asked.map_err(|error| refusal(error.code(), error.to_string()))?;
+        let Some(asked) = asked else { return Ok(None) };
+        let Some(adapters) = &self.adapters else {
+            let text = format!(
+                "`{}` is for the first model of a worker; send the request without it",
+                names::LORA_PATH
+            );
+            return Err(refusal(Code::Unimplemented, text));
+        };
+        Ok(Some(adapters.require(asked.name, asked.path).await?))
     }
 
     /// A request in rounds, counted at its end.

@@ -37,6 +37,15 @@ pub(crate) enum TextRequestError {
         "`sampling_param_best_of` is `{best_of}`, and only 1 is supported: send it as 1, or leave it out"
     )]
     BestOf { best_of: i32 },
+    #[error(
+        "an adapter is named by `lora_id`, `lora_name` and `lora_path`, and `{missing}` is missing: send all three, or \
+         none"
+    )]
+    PartOfAdapter { missing: &'static str },
+    #[error(
+        "`lora_ckpt_source` is `{given}`, and only `hf` is supported: save the adapter as PEFT does"
+    )]
+    AdapterSource { given: String },
     #[error("`{tensor}` is not UTF-8")]
     NotText { tensor: &'static str },
     #[error("`{tensor}` cannot be tokenized: {reason}")]

@@ -12,6 +12,8 @@ pub(super) mod tensors;
 use std::sync::LazyLock;
 
 use inflight_kserve::inference::ModelInferRequest;
+use inflight_kserve::inference::model_infer_request::InferInputTensor;
+use inflight_kserve::names;
 use inflight_kserve::tensor::{Element, RequestBuilder, Tensor, Tensors};
 
 use super::error::TextRequestError;
@@ -22,10 +24,51 @@ use super::table::TextModelKind;
 use super::wanted::Wanted;
 use crate::model::{self, OutputSpec, TensorMismatch};
 use form::Form;
-use tensors::{INPUTS, METRICS, OUTPUTS, SUM, TEXT_INPUT};
+use tensors::{INPUTS, LORA_ID, LORA_SOURCE, METRICS, OUTPUTS, SUM, TEXT_INPUT};
 
 /// `SamplingParams.max_tokens` of a request that says none.
 const MAX_TOKENS: i32 = 32;
+/// Adapters as PEFT saves them, which is what `lora_ckpt_source` says without it.
+const PEFT: &str = "hf";
+
+/// The adapter that a request asks for by its files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AskedAdapter {
+    pub(crate) name: String,
+    /// Its directory.
+    pub(crate) path: String,
+}
+
+/// The adapter that a request of any model asks for by its files.
+///
+/// # Errors
+/// A part of what names it is missing or malformed.
+pub(crate) fn asked_adapter(
+    message: &ModelInferRequest,
+) -> Result<Option<AskedAdapter>, TextRequestError> {
+    const PARTS: [&str; 3] = [LORA_ID, names::LORA_NAME, names::LORA_PATH];
+    let names_any = |input: &InferInputTensor| {
+        PARTS.contains(&input.name.as_str()) || input.name == LORA_SOURCE
+    };
+    if !message.inputs.iter().any(names_any) {
+        return Ok(None);
+    }
+    let given = GivenInputs::read(message)?;
+    if let Some(missing) = PARTS.into_iter().find(|name| given.named(name).is_none()) {
+        return Err(TextRequestError::PartOfAdapter { missing });
+    }
+    let text = |name| given.named(name).map_or(Ok(""), Tensor::string);
+    let source = text(LORA_SOURCE)?;
+    if !source.is_empty() && source != PEFT {
+        let given = source.chars().take(40).collect();
+        return Err(TextRequestError::AdapterSource { given });
+    }
+    Ok(Some(AskedAdapter {
+        name: text(names::LORA_NAME)?.to_owned(),
+        path: text(names::LORA_PATH)?.to_owned(),
+    }))
+}
+
 /// The inputs that the core model does not have itself.
 pub(crate) fn inputs() -> &'static [TextInput] {
     // GivenInputs for with every request that is read by the model's metadata.
@@ -54,13 +97,14 @@ pub(crate) fn is_asked(message: &ModelInferRequest) -> bool {
     message.inputs.iter().any(|input| input.name == TEXT_INPUT)
 }
 
-/// Reads a request.
+/// Reads a request. `lora_task_id`: of the adapter that it asks for.
 pub(super) fn generation(
     message: &ModelInferRequest,
     source: &TextSource,
+    lora_task_id: Option<u64>,
 ) -> Result<Generation, TextRequestError> {
     let asked = GivenInputs::read(message)?;
-    let translated = asked.translate(message)?;
+    let translated = asked.translate(message, lora_task_id)?;
     let mut generation = Generation::read(TextModelKind::Bls, &translated, source)?;
     generation.answer.speak(Form {
         wanted: Wanted::read(TextModelKind::LlmApi, message)?,
@@ -125,6 +169,7 @@ impl<'a> GivenInputs<'a> {
     fn translate(
         &self,
         message: &ModelInferRequest,
+        lora_task_id: Option<u64>,
     ) -> Result<ModelInferRequest, TextRequestError> {
         let texts = self.named(TEXT_INPUT).map_or(0, Tensor::count);
         if texts != 1 {
@@ -146,6 +191,9 @@ impl<'a> GivenInputs<'a> {
         out.scalar("max_tokens", max_tokens.unwrap_or(MAX_TOKENS));
         let excludes = self.is_set("sampling_param_exclude_input_from_output")?;
         out.scalar("exclude_input_in_output", excludes);
+        if let Some(lora_task_id) = lora_task_id {
+            out.scalar("lora_task_id", lora_task_id);
+        }
         self.choose(&mut out)?;
         out.output(TEXT_OUTPUT);
         if self.is_set("return_cumulative_logprob")? {

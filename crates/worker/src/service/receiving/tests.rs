@@ -62,6 +62,7 @@ fn shared() -> Shared {
         catalog: Arc::new(catalog),
         cache: Board::new(32, false, false, false),
         draft: None,
+        adapters: None,
         common: Arc::new(Common::new(None, None)),
         limits,
     }

@@ -11,6 +11,11 @@ use crate::text_models::spec::{Role, TEXT_OUTPUT, TextInput};
 /// The input that distinguishes these requests from the core model's.
 pub(super) const TEXT_INPUT: &str = "text_input";
 
+/// Which adapter is asked for, together with its name and its path.
+pub(super) const LORA_ID: &str = "lora_id";
+/// Who wrote an adapter's files.
+pub(super) const LORA_SOURCE: &str = "lora_ckpt_source";
+
 const fn bls(name: &'static str, datatype: DataType, bls: &'static str) -> TextInput {
     TextInput::new(name, datatype, ONE, Role::Bls(bls))
 }
@@ -54,10 +59,10 @@ pub(in crate::text_models) const INPUTS: &[TextInput] = &[
     TextInput::new("return_stop_reason", Bool, ONE, Role::Own),
     bls("return_cumulative_logprob", Bool, "return_log_probs"),
     TextInput::new(names::STOP, Bool, ONE, Role::Own),
-    TextInput::new("lora_id", Uint64, ONE, Role::Unsupported),
-    TextInput::new("lora_name", Bytes, ONE, Role::Unsupported),
-    TextInput::new("lora_path", Bytes, ONE, Role::Unsupported),
-    TextInput::new("lora_ckpt_source", Bytes, ONE, Role::Unsupported),
+    TextInput::new(LORA_ID, Uint64, ONE, Role::Own),
+    TextInput::new(names::LORA_NAME, Bytes, ONE, Role::Own),
+    TextInput::new(names::LORA_PATH, Bytes, ONE, Role::Own),
+    TextInput::new(LORA_SOURCE, Bytes, ONE, Role::Own),
 ];
 
 pub(super) const FINISH_REASON: &str = "finish_reason";
