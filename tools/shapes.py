@@ -91,21 +91,6 @@ SHAPES |= {
         "max_position_embeddings": 8192,
         "rope_theta": 1000000.0,
     },
-    # Half the layers of Mixtral-8x7B, so that it fits one GPU of 80 GB in 16 bits.
-    "mixtral-half": {
-        "architectures": ["MixtralForCausalLM"],
-        "model_type": "mixtral",
-        "num_hidden_layers": 16,
-        "hidden_size": 4096,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "intermediate_size": 14336,
-        "num_local_experts": 8,
-        "num_experts_per_tok": 2,
-        "vocab_size": 32000,
-        "max_position_embeddings": 8192,
-        "rope_theta": 1000000.0,
-    },
     # As published, but for the longest sequence.
     "gpt-oss-20b": {
         "architectures": ["GptOssForCausalLM"],
@@ -175,6 +160,8 @@ SHAPES |= {
         "max_position_embeddings": 8192,
     },
 }
+# Half the layers, so that it fits one GPU of 80 GB in 16 bits.
+SHAPES["mixtral-half"] = {**SHAPES["mixtral"], "num_hidden_layers": 16}
 
 #: How random weights are quantized, as `quantization_config` says it.
 QUANTIZATIONS: dict[str, dict[str, Any]] = {
