@@ -14,7 +14,7 @@ import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
 
 from support.adapters import answer, save
-from support.http import post
+from support.http import get, post
 from support.servers import MODEL_NAME, Start, wait_ready
 from support.triton import MODEL, inputs, tensor, tokens
 
@@ -30,6 +30,8 @@ class Cluster:
         for name, scale in (("loud", 1), ("plain", 0), ("7", 1)):
             save(self.adapters / name, scale)
         save(root / "secret", 1)
+        self.root = root
+        save(root / "at-start" / "support", 0)
         (self.adapters / "link").symlink_to(root / "secret")
         (self.adapters / "empty").mkdir()
         workers = [
@@ -267,12 +269,34 @@ def test_a_request_that_names_the_files_has_them_loaded_once(
     ],
 )
 def test_files_that_a_request_cannot_have_are_refused(
-    cluster: Cluster, client: openai.OpenAI, more: dict[str, Any], words: str
+    cluster: Cluster, worker: triton.InferenceServerClient, more: dict[str, Any], words: str
 ) -> None:
     status, text = generate(cluster.http, **more)
     assert status == 400
     assert words in text
-    assert listed(client) == {MODEL_NAME}
+    for name in ("bad", "loud"):
+        with pytest.raises(InferenceServerException, match=f"no adapter `{name}` is loaded"):
+            worker.unload_model(name)
+
+
+def test_a_name_that_the_worker_started_with_is_not_replaced(start: Start, cluster: Cluster) -> None:
+    process = start(
+        "worker",
+        f"--served-model-name={MODEL_NAME}",
+        "--grpc-port=0",
+        "--metrics-port=0",
+        "--http-port=0",
+        f"--adapter-dir={cluster.adapters}",
+        f"--executor-option=lora_adapter_dir={cluster.root / 'at-start'}",
+    )
+    address = process.address("http")
+    process.wait_until("it is ready", lambda: get(address, "/v2/health/ready").status == 200)
+    status, text = generate(address, **files("support", "loud"))
+    assert status == 400
+    assert "an adapter `support` is loaded, and not from these files" in text
+    assert generate(address, **files("other", "loud")) == generate(cluster.http, **files("loud", "loud"))
+    with triton.InferenceServerClient(cluster.grpc[0]) as worker:
+        worker.unload_model("loud")
 
 
 def test_who_was_not_started_for_it_refuses(start: Start, cluster: Cluster) -> None:

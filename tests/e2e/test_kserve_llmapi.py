@@ -181,6 +181,15 @@ def test_what_cannot_be_is_refused_by_name(
     assert text(client.infer(MODEL, made(text_input=PROMPT)))
 
 
+def test_an_adapter_s_files_are_read_by_none_that_was_not_started_for_it(
+    client: triton.InferenceServerClient,
+) -> None:
+    asked = made(text_input=PROMPT, lora_id=7, lora_name="support", lora_path="support")
+    # The worker's own option, or the gateway's.
+    with pytest.raises(InferenceServerException, match=r"`--adapter-dir`|`--allow-lora-loading`"):
+        client.infer(MODEL, asked)
+
+
 def test_metadata_names_both_forms(client: triton.InferenceServerClient) -> None:
     known = client.get_model_metadata(MODEL)
     inputs = [tensor.name for tensor in known.inputs]

@@ -106,6 +106,10 @@ def test_each_request_reaches_the_model_that_it_names(two: Two) -> None:
             assert client.infer(model, made).get_response().model_name == model
         with pytest.raises(InferenceServerException, match=f"`{SECOND}_ensemble` lists its inputs"):
             client.infer(f"{SECOND}_ensemble", [*text("Hi", 1), tensor("nonsense", [[1]], "INT32")])
+        files = [tensor("lora_id", [1], "UINT64")]
+        files += [tensor(f"lora_{name}", [b"support"], "BYTES") for name in ("name", "path")]
+        with pytest.raises(InferenceServerException, match="is for the first model of a worker"):
+            client.infer(SECOND_MODEL, [tensor("text_input", [b"Hi"], "BYTES"), *files])
     counts = successes(two.grpc)
     more = {name: counts[name] - before[name] for name in NAMES if counts[name] != before[name]}
     assert more == {

@@ -30,14 +30,20 @@ pub(crate) struct Adapters {
     /// `None`: clients may load none.
     directory: Option<Directory>,
     current: watch::Sender<Current>,
-    /// By name, the files of those that clients loaded.
-    files: parking_lot::Mutex<HashMap<String, Files>>,
     /// Held during a change.
     changing: Mutex<()>,
 }
 
-/// Where an adapter's files are.
-#[derive(Debug)]
+/// One adapter.
+#[derive(Clone, Debug)]
+struct Loaded {
+    adapter: Adapter,
+    /// `None`: the executor had it at its start.
+    files: Option<Files>,
+}
+
+/// Where a client had an adapter's files read.
+#[derive(Clone, Debug)]
 struct Files {
     /// As the client wrote it.
     asked: String,
@@ -48,7 +54,7 @@ struct Files {
 #[derive(Clone, Debug, Default)]
 struct Current {
     /// In order of name.
-    adapters: Arc<[Adapter]>,
+    adapters: Arc<[Loaded]>,
     /// Listeners are released.
     closed: bool,
 }
@@ -74,15 +80,18 @@ impl Adapters {
             .capabilities
             .iter()
             .any(|one| one == capability::ADAPTER_LOADING);
+        let at_start = info.adapters.iter().map(|adapter| Loaded {
+            adapter: adapter.clone(),
+            files: None,
+        });
         Ok(Self {
             executor,
             unable: (!can_load).then(|| info.executor.clone()),
             directory,
             current: watch::Sender::new(Current {
-                adapters: info.adapters.clone().into(),
+                adapters: at_start.collect(),
                 closed: false,
             }),
-            files: parking_lot::Mutex::default(),
             changing: Mutex::new(()),
         })
     }
@@ -90,14 +99,14 @@ impl Adapters {
     /// The name of the adapter with this task id. `None`: it has none any more.
     pub(crate) fn name_of(&self, lora_task_id: u64) -> Option<String> {
         let current = self.current.borrow();
-        let mut adapters = current.adapters.iter();
+        let mut adapters = current.adapters.iter().map(|one| &one.adapter);
         let found = adapters.find(|one| one.lora_task_id == lora_task_id);
         found.map(|one| one.name.clone())
     }
 
     /// As a description has them.
     pub(crate) fn announced(&self) -> Vec<assets::Adapter> {
-        announced(&self.current.borrow().adapters)
+        self.current.borrow().announced()
     }
 
     /// What there is now, and then each change.
@@ -151,18 +160,17 @@ impl Adapters {
         path: String,
     ) -> Result<u64, Status> {
         let control = Control::of(name, path)?;
-        if let Some(lora_task_id) = self.loaded_as_asked(&control) {
+        // Most requests name what is loaded: they read no directory, and wait for no change.
+        let as_asked = |files: &Files| files.asked == control.path();
+        if let Some((lora_task_id, true)) = self.find(&control.name, as_asked) {
             return Ok(lora_task_id);
         }
         self.change(control, |adapters, control| {
             let path = adapters.directory()?.resolve(control.path())?;
-            let Some(lora_task_id) = adapters.id_of(&control.name) else {
-                return adapters.read_in(&control, path);
-            };
-            let files = adapters.files.lock();
-            match files.get(&control.name) {
-                Some(files) if files.path == path => Ok(lora_task_id),
-                _ => Err(Refusal::OtherFiles {
+            match adapters.find(&control.name, |files| files.path == path) {
+                None => adapters.read_in(&control, path),
+                Some((lora_task_id, true)) => Ok(lora_task_id),
+                Some((lora_task_id, false)) => Err(Refusal::OtherFiles {
                     name: control.name,
                     lora_task_id,
                 }),
@@ -178,9 +186,8 @@ impl Adapters {
     pub(crate) async fn unload(self: &Arc<Self>, control: Control) -> Result<(), Status> {
         self.change(control, |adapters, control| {
             adapters.executor.unload_adapter(&control.name)?;
-            adapters.files.lock().remove(&control.name);
             tracing::info!(adapter = %control.name, "adapter unloaded");
-            adapters.replace(&control.name, None);
+            adapters.replace(control.name, None);
             Ok(())
         })
         .await
@@ -211,24 +218,25 @@ impl Adapters {
         let name = &control.name;
         let lora_task_id = self.executor.load_adapter(name, &path)?;
         tracing::info!(adapter = %name, path = %path.display(), lora_task_id, "adapter loaded");
+        let adapter = Adapter {
+            name: name.clone(),
+            lora_task_id,
+        };
         let asked = control.path().to_owned();
-        self.files
-            .lock()
-            .insert(name.clone(), Files { asked, path });
-        self.replace(name, Some(lora_task_id));
+        let files = Some(Files { asked, path });
+        self.replace(name.clone(), Some(Loaded { adapter, files }));
         Ok(lora_task_id)
     }
 
-    /// The task id of an adapter that a client has loaded from the same path.
-    fn loaded_as_asked(&self, control: &Control) -> Option<u64> {
-        let is_it = self.files.lock().get(&control.name)?.asked == control.path();
-        self.id_of(&control.name).filter(|_| is_it)
-    }
-
-    fn id_of(&self, name: &str) -> Option<u64> {
+    /// The task id of the adapter with a name, and whether a client had it read from files that `are` those.
+    fn find(&self, name: &str, are: impl FnOnce(&Files) -> bool) -> Option<(u64, bool)> {
         let current = self.current.borrow();
-        let found = current.adapters.iter().find(|one| one.name == name);
-        found.map(|one| one.lora_task_id)
+        let mut adapters = current.adapters.iter();
+        let found = adapters.find(|one| one.adapter.name == name)?;
+        Some((
+            found.adapter.lora_task_id,
+            found.files.as_ref().is_some_and(are),
+        ))
     }
 
     /// Where adapters may be loaded from.
@@ -239,17 +247,22 @@ impl Adapters {
         self.directory.as_ref().ok_or(Refusal::NoDirectory)
     }
 
-    fn replace(&self, name: &str, lora_task_id: Option<u64>) {
+    fn replace(&self, name: String, loaded: Option<Loaded>) {
         self.current.send_modify(|current| {
-            let others = current.adapters.iter().filter(|one| one.name != name);
-            let mut adapters: Vec<Adapter> = others.cloned().collect();
-            adapters.extend(lora_task_id.map(|lora_task_id| Adapter {
-                name: name.to_owned(),
-                lora_task_id,
-            }));
-            adapters.sort_by(|one, other| one.name.cmp(&other.name));
+            let others = current
+                .adapters
+                .iter()
+                .filter(|one| one.adapter.name != name);
+            let mut adapters: Vec<Loaded> = others.cloned().chain(loaded).collect();
+            adapters.sort_by(|one, other| one.adapter.name.cmp(&other.adapter.name));
             current.adapters = adapters.into();
         });
+    }
+}
+
+impl Current {
+    fn announced(&self) -> Vec<assets::Adapter> {
+        announced(self.adapters.iter().map(|one| &one.adapter))
     }
 }
 
@@ -261,14 +274,16 @@ impl AdapterUpdates {
     pub(crate) async fn next(&mut self) -> Option<Vec<assets::Adapter>> {
         self.0.changed().await.ok()?;
         let current = self.0.borrow_and_update();
-        (!current.closed).then(|| announced(&current.adapters))
+        (!current.closed).then(|| current.announced())
     }
 }
 
 /// As a description has them.
-pub(crate) fn announced(adapters: &[executor::Adapter]) -> Vec<assets::Adapter> {
+pub(crate) fn announced<'a>(
+    adapters: impl IntoIterator<Item = &'a executor::Adapter>,
+) -> Vec<assets::Adapter> {
     adapters
-        .iter()
+        .into_iter()
         .map(|adapter| assets::Adapter {
             name: adapter.name.clone(),
             lora_task_id: adapter.lora_task_id,

@@ -39,10 +39,11 @@ pub(crate) struct AskedAdapter {
     pub(crate) path: String,
 }
 
-/// The adapter that a request of any model asks for by its files.
+/// The adapter that a request asks for by its files. Such a request's tensors are all checked here, before anything is
+/// loaded for it.
 ///
 /// # Errors
-/// A part of what names it is missing or malformed.
+/// A tensor is malformed, or a part of what names the adapter is missing.
 pub(crate) fn asked_adapter(
     message: &ModelInferRequest,
 ) -> Result<Option<AskedAdapter>, TextRequestError> {
@@ -57,21 +58,21 @@ pub(crate) fn asked_adapter(
     if let Some(missing) = PARTS.into_iter().find(|name| given.named(name).is_none()) {
         return Err(TextRequestError::PartOfAdapter { missing });
     }
-    let text = |name| given.named(name).map_or(Ok(""), Tensor::string);
-    let source = text(LORA_SOURCE)?;
-    if !source.is_empty() && source != PEFT {
+    let text = |name, default| given.named(name).map_or(Ok(default), Tensor::string);
+    let source = text(LORA_SOURCE, PEFT)?;
+    if source != PEFT {
         let given = source.chars().take(40).collect();
         return Err(TextRequestError::AdapterSource { given });
     }
     Ok(Some(AskedAdapter {
-        name: text(names::LORA_NAME)?.to_owned(),
-        path: text(names::LORA_PATH)?.to_owned(),
+        name: text(names::LORA_NAME, "")?.to_owned(),
+        path: text(names::LORA_PATH, "")?.to_owned(),
     }))
 }
 
 /// The inputs that the core model does not have itself.
 pub(crate) fn inputs() -> &'static [TextInput] {
-    // GivenInputs for with every request that is read by the model's metadata.
+    // Asked for with every request that is read by the model's metadata.
     static OWN: LazyLock<Vec<TextInput>> = LazyLock::new(|| {
         let own = INPUTS
             .iter()
