@@ -106,7 +106,18 @@ def copied(weight: Tensor) -> Tensor:
 
 #: The stored forms of `cuts.CUTS`, and the rows that stand for each of its sizes.
 STORED = {"fp8": ("fp8", "fp8-block"), "int4": ("int4",)}
-TUNED_ROWS = {16: (1, 16), 64: (64,), 128: (128, 256)}
+TUNED_ROWS = {16: (16,), 64: (64,), 128: (128, 256)}
+
+#: Outputs and warps that are tried for each size of `cuts.CUTS`.
+SHAPES = {
+    16: ((64, 1), (64, 2), (64, 4), (128, 2), (128, 4), (128, 8)),
+    64: ((64, 4), (128, 4), (128, 8), (256, 8)),
+    128: ((64, 4), (128, 8), (128, 4)),
+}
+
+#: Outputs, rows and warps that are tried for each size of `cuts.NARROW_CUTS`.
+_NARROW_MANY = ((64, 128, 4), (128, 128, 8), (128, 64, 4), (256, 64, 8))
+NARROW_SHAPES = {64: ((64, 64, 4), (128, 64, 4), (128, 64, 8)), 128: _NARROW_MANY, 256: _NARROW_MANY}
 
 
 def tasks_of_tuning() -> list[tuple[Any, ...]]:
@@ -118,21 +129,21 @@ def tasks_of_tuning() -> list[tuple[Any, ...]]:
             for size, rows in TUNED_ROWS.items():
                 if stored == "fp8" and size > 64:
                     continue
-                shapes = {16: ((64, 4), (128, 4), (128, 8)), 64: ((64, 4), (128, 4), (128, 8), (256, 8))}
-                for outputs, warps in shapes.get(size, ((64, 4), (128, 8), (128, 4))):
+                for outputs, warps in SHAPES[size]:
                     for stages in (3, 5) if size == 16 else (3, 4):
                         for programs in (132, 264, 528):
                             cut = (outputs, warps, stages, programs)
                             found.append((("CUTS", (stored, size, wide)), cut, kinds, name, rows))
         for by_row in (True, False):
             kind = "fp8" if by_row else "fp8-block"
-            for most in (128, 256):
-                found.append((("NARROW_CUTS", (by_row, most, wide)), None, (kind,), name, (most,)))
-                for outputs, tile, warps in ((64, 128, 4), (128, 128, 8), (128, 64, 4), (256, 64, 8)):
-                    for stages in (3, 4):
-                        for programs in (132,) if wide else (132, 264):
+            for most in (64, 128, 256):
+                entry = ("NARROW_CUTS", (by_row, most, wide))
+                found.append((entry, None, (kind,), name, (most,)))
+                for outputs, tile, warps in NARROW_SHAPES[most]:
+                    for stages in (3, 4, 6) if most == 64 else (3, 4):
+                        for programs in (132,) if wide and most > 64 else (132, 264):
                             how = (outputs, tile, warps, stages, programs)
-                            found.append((("NARROW_CUTS", (by_row, most, wide)), how, (kind,), name, (most,)))
+                            found.append((entry, how, (kind,), name, (most,)))
     return found
 
 
@@ -256,6 +267,11 @@ def plain(experts: int, outputs: int, inputs: int) -> Tensor:
     return torch.randn(experts, outputs, inputs, device="cuda").mul_(inputs**-0.5).bfloat16()
 
 
+def compressed_experts(kind: str, experts: int, outputs: int, inputs: int) -> Tensor:
+    """The same in a format of `matrix`."""
+    return compressed.stacked([matrix(kind, outputs, inputs, 1) for _ in range(experts)])
+
+
 def mxfp4(experts: int, outputs: int, inputs: int) -> Tensor:
     """The same in MXFP4, as read from a checkpoint."""
     groups = (experts, outputs, inputs // MXFP4_GROUP)
@@ -271,6 +287,8 @@ def measure_experts(_arguments: argparse.Namespace) -> None:
     """Prints microseconds of a layer's experts by rows."""
     for name, experts, chosen, hidden, inner, made in (
         ("Qwen3-30B-A3B's", 128, 8, 2048, 768, plain),
+        ("Qwen3-30B-A3B's in FP8", 128, 8, 2048, 768, functools.partial(compressed_experts, "fp8")),
+        ("Qwen3-30B-A3B's in INT4", 128, 8, 2048, 768, functools.partial(compressed_experts, "int4")),
         ("Mixtral-8x7B's", 8, 2, 4096, 14336, plain),
         ("gpt-oss-20b's", 32, 4, 2880, 2880, mxfp4),
     ):

@@ -19,6 +19,10 @@ _MOST_SHARES = 8
 #: Tiles of experts from which on their programs fill a GPU.
 _MANY_TILES = 32
 
+#: Rows of an expert, on average, from which on arithmetic takes all the time, and up to which FP8 is widened.
+_MANY_ROWS = 512
+_FEW_ROWS = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -34,26 +38,30 @@ class Plan:
 #: Outputs, warps, stages and programs that fill the GPU, by what is stored, rows (at most) and whether there
 #: are many outputs.
 CUTS: Mapping[tuple[str, int, bool], tuple[int, int, int, int]] = {
-    ("fp8", 16, True): (64, 4, 3, 528),
-    ("fp8", 16, False): (128, 8, 3, 132),
+    ("fp8", 16, True): (64, 2, 3, 132),
+    ("fp8", 16, False): (64, 2, 3, 528),
     ("fp8", 64, True): (64, 4, 3, 264),
     ("fp8", 64, False): (64, 4, 3, 132),
-    ("int4", 16, True): (128, 8, 3, 528),
-    ("int4", 16, False): (64, 4, 3, 528),
-    ("int4", 64, True): (128, 8, 3, 132),
-    ("int4", 64, False): (128, 8, 3, 528),
-    ("int4", 128, True): (64, 4, 3, 264),
+    ("int4", 16, True): (128, 2, 3, 264),
+    ("int4", 16, False): (64, 2, 3, 528),
+    ("int4", 64, True): (128, 4, 3, 132),
+    ("int4", 64, False): (128, 4, 3, 132),
+    ("int4", 128, True): (64, 4, 3, 132),
     ("int4", 128, False): (64, 4, 3, 132),
 }
 
 #: Of FP8 times FP8 also the rows of a program, by whether each row has one scale; None: PyTorch's product.
 NARROW_CUTS: Mapping[tuple[bool, int, bool], tuple[int, int, int, int, int] | None] = {
+    (True, 64, True): (64, 64, 4, 3, 264),
+    (True, 64, False): (64, 64, 4, 4, 132),
     (True, 128, True): None,
-    (True, 128, False): (64, 128, 4, 4, 132),
+    (True, 128, False): (128, 64, 4, 4, 132),
     (True, 256, True): None,
     (True, 256, False): (128, 64, 4, 4, 132),
+    (False, 64, True): (64, 64, 4, 3, 132),
+    (False, 64, False): (128, 64, 8, 3, 264),
     (False, 128, True): None,
-    (False, 128, False): (128, 64, 4, 3, 132),
+    (False, 128, False): (128, 64, 4, 4, 132),
     (False, 256, True): None,
     (False, 256, False): None,
 }
@@ -78,29 +86,44 @@ def plan(rows: int, width: int, inputs: int, stored: str) -> Plan:
     return _cut(rows, width, inputs, (outputs, size, warps, stages, programs))
 
 
-def expert_rows(assigned: int, experts: int, stored: str) -> int:
-    """Rows of a tile that belong to one expert, of ``assigned`` rows in all; ``stored`` as in `plan`, or
-    `fp4`."""
+def expert_rows(assigned: int, experts: int, kind: str) -> int:
+    """Rows of a tile that belong to one expert, of ``assigned`` rows in all; ``kind`` is one of
+    `linear_kernels`'s ``expert_kind``."""
     average = -(-assigned // experts)
-    least = 32 if stored == "plain" and assigned > experts else 16
-    # For an expert's second tile FP4 is unpacked once more.
-    wanted = 2 * average if stored == "fp4" else average
+    if kind in ("narrow", "narrow_blocks") and average > _FEW_ROWS:
+        if kind == "narrow_blocks" or average <= 64:
+            return 64
+        return 256 if average >= _MANY_ROWS else 128
+    if kind == "plain" and average >= _MANY_ROWS:
+        return 256
+    least = 32 if kind == "plain" and assigned > experts else 16
+    # Many experts have more rows than the average, and read their matrix again for a second tile. INT4's is
+    # read soon.
+    wanted = average if kind == "int4" else 2 * average
     return min(128, max(least, 1 << (wanted - 1).bit_length()))
 
 
-def expert_plan(tile_rows: int, stored: str, tiles: int) -> Plan:
+def expert_plan(tile_rows: int, kind: str, tiles: int) -> Plan:
     """For at most ``tiles`` tiles of `expert_rows`."""
-    if tile_rows >= 128 or (tile_rows == 64 and stored == "fp4"):
+    if kind == "narrow" and tile_rows == 64:
+        return Plan(128, tile_rows, 1, 4, 3)
+    if kind in ("plain", "narrow"):
+        if tile_rows == 16:
+            return Plan(64, tile_rows, 1, 4, 6)
+        return Plan(128, tile_rows, 1, 8, 3) if tile_rows > 32 else Plan(128, tile_rows, 1, 4, 4)
+    if kind == "fp4" and tile_rows >= 64:
         return Plan(128, tile_rows, 1, 8, 3)
-    if stored == "fp4" and tile_rows == 16 and tiles >= _MANY_TILES:
-        # Two warps multiply what they unpack where it is, and there are others to take turns with.
-        return Plan(64, tile_rows, 1, 2, 3)
-    return Plan(64, tile_rows, 1, 4, 4)
+    if tile_rows >= 64:
+        return Plan(64, tile_rows, 1, 4, 3)
+    if kind == "fp4" and (tile_rows == 32 or tiles < _MANY_TILES):
+        return Plan(64, tile_rows, 1, 4, 4)
+    # Two warps multiply what they widen where it is, and there are others to take turns with.
+    return Plan(64, tile_rows, 1, 2, 3)
 
 
 def narrow_plan(rows: int, width: int, inputs: int, by_row: bool) -> Plan | None:
     """For rows of FP8; None: PyTorch's product is faster."""
-    size = 128 if rows <= 128 else 256
+    size = 64 if rows <= 64 else 128 if rows <= 128 else 256
     how = NARROW_CUTS[by_row, size, width >= _WIDE] if rows <= 256 else None
     return None if how is None else _cut(rows, width, inputs, how)
 

@@ -23,10 +23,9 @@ from .cuts import expert_rows
 from .expert_kernels import choose, choose_in_groups, mix, sort
 from .generation_kernels import plan as plan_generation
 from .latent_key_kernels import turn_latent
-from .linear_kernels import linear
+from .linear_kernels import expert_kind, expert_linear, linear
 from .operations import Choice, Shape, Tensor, add_layer_norm
 from .operations import activate as _activate
-from .product_kernels import product, stored_as
 from .softcap_kernels import capped
 
 __all__ = [
@@ -232,12 +231,12 @@ def experts(
     `expert_adapter_kernels.ExpertAdapters.add` of the layer."""
     best, shares = choose(scores, chosen, normalized) if choice is None else choice
     count = scores.shape[1]
-    tiles = sort(best, count, expert_rows(best.numel(), count, stored_as(gate_up)))
-    inner = product(x, gate_up, gate_up_bias, tiles=tiles)
+    tiles = sort(best, count, expert_rows(best.numel(), count, expert_kind(x, gate_up)))
+    inner = expert_linear(x, gate_up, gate_up_bias, tiles)
     if adds is not None:
         adds("gate_up", x, inner, tiles, best)
     active = activate(inner, activation, True)
-    out = product(active, down, down_bias, tiles=tiles, scatter=True)
+    out = expert_linear(active, down, down_bias, tiles, scatter=True)
     if adds is not None:
         adds("down", active, out, tiles, best)
     return mix(out, shares)

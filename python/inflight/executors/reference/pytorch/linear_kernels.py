@@ -1,8 +1,8 @@
 """Which product a linear layer takes, by what its matrix is and how many rows there are.
 
-One row is bound by reading the matrix, a few rows too: a compressed one is widened as it is read. Many rows
-of FP8 are multiplied as FP8 and many rows of integers by an expanded copy, since arithmetic then takes the
-time.
+One row is bound by reading the matrix, a few rows too: a compressed one is widened as it is read. More rows
+of FP8 are multiplied as FP8, half of whose bytes each program reads again, and many rows of integers by an
+expanded copy, since arithmetic then takes the time.
 """
 
 from __future__ import annotations
@@ -18,68 +18,95 @@ from .compressed import Fp8Matrix, Int4Matrix, SideBySide, has_fp8
 from .cuts import narrow_plan
 from .narrow_kernels import fits_library, library_product, narrow_product, quantized
 from .operations import Tensor
-from .product_kernels import LEAST_INPUTS, expanded, product
+from .product_kernels import LEAST_INPUTS, Tiles, expanded, product, stored_as
 
 #: Rows up to which FP8 is widened, which is exact; more are rounded to FP8 themselves.
-WIDENED_FP8_ROWS = 64
+WIDENED_FP8_ROWS = 16
 
 #: Rows up to which integers are widened tile by tile, however often a tile is read.
 TILED_INT4_ROWS = 256
 
-#: Inputs that one program of a matrix-vector product holds at once.
-_VECTOR_TILE = 1024
+#: Outputs of a program of a matrix-vector product, and inputs that it holds at once, at most, of 16 bits and
+#: of FP8: so many bytes are on their way.
+_VECTOR_TILES = ((1, 2048), (2, 1024))
+_FP8_VECTOR_TILES = ((8, 4096), (4, 2048))
 
 
 @triton.jit
 def _matrix_vector(
     x,
     weight,
+    scales,
     bias,
     out,
     width,
     INPUTS: tl.constexpr,
     OUTPUTS: tl.constexpr,
     TILE: tl.constexpr,
+    SCALE_ROWS: tl.constexpr,
+    GROUP: tl.constexpr,
     BIAS: tl.constexpr,
 ):
-    rows = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
+    """``SCALE_ROWS`` outputs and ``GROUP`` inputs share a scale; 0: there are none."""
+    first = tl.program_id(0) * OUTPUTS
+    rows = first + tl.arange(0, OUTPUTS)
     inside = rows < width
     columns = tl.arange(0, TILE)
     sums = tl.zeros((OUTPUTS, TILE), tl.float32)
     for start in range(0, INPUTS, TILE):
         place = start + columns
         inputs = tl.load(x + place, mask=place < INPUTS, other=0.0).to(tl.float32)
+        if SCALE_ROWS > 0 and GROUP < INPUTS:
+            # All outputs of a program lie in one block.
+            block = scales + first // SCALE_ROWS * ((INPUTS + GROUP - 1) // GROUP)
+            inputs *= tl.load(block + place // GROUP, mask=place < INPUTS, other=0.0)
         reach = rows[:, None].to(tl.int64) * INPUTS + place[None, :]
         factors = tl.load(weight + reach, mask=inside[:, None] & (place < INPUTS)[None, :], other=0.0)
         sums += factors.to(tl.float32) * inputs[None, :]
     product = tl.sum(sums, axis=1)
+    if SCALE_ROWS > 0 and GROUP >= INPUTS:
+        product *= tl.load(scales + rows // SCALE_ROWS, mask=inside, other=0.0)
     if BIAS:
         product += tl.load(bias + rows, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + rows, product.to(out.dtype.element_ty), mask=inside)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def _vector_product(x: Tensor, weight: Tensor | Fp8Matrix, bias: Tensor | None) -> Tensor:
     """One row is bound by reading the weights: a matrix-vector product reads them at 90 % of the memory's
     speed where the library's small products reach 60 to 85 %."""
-    if not isinstance(weight, torch.Tensor):
-        return _compressed_linear(x, weight, bias)
     outputs, inputs = weight.shape
-    if x.shape[0] != 1 or x.dtype == torch.float32:
-        return functional.linear(x, weight, bias)
+    stored, scales, scale_rows, group = weight, weight, 0, 0
+    tiles = _VECTOR_TILES
+    if isinstance(weight, Fp8Matrix):
+        stored, scales, scale_rows, group = weight.weight, weight.scales, weight.rows, weight.columns
+        tiles = _FP8_VECTOR_TILES
+    size, tile = next((one for one in tiles if inputs % one[1] == 0), tiles[-1])
     out = torch.empty((1, outputs), dtype=x.dtype, device=x.device)
-    _matrix_vector[(triton.cdiv(outputs, 2),)](
+    _matrix_vector[(triton.cdiv(outputs, size),)](
         x,
-        weight,
-        weight if bias is None else bias,
+        stored,
+        scales,
+        x if bias is None else bias,
         out,
         outputs,
         INPUTS=inputs,
-        OUTPUTS=2,
-        TILE=_VECTOR_TILE,
+        OUTPUTS=size,
+        TILE=min(tile, triton.next_power_of_2(inputs)),
+        SCALE_ROWS=scale_rows,
+        GROUP=group,
         BIAS=bias is not None,
         num_warps=4,
     )
     return out
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`operations.linear`."""
+    if not isinstance(weight, torch.Tensor):
+        return _compressed_linear(x, weight, bias)
+    if x.shape[0] != 1 or x.dtype == torch.float32:
+        return functional.linear(x, weight, bias)
+    return _vector_product(x, weight, bias)
 
 
 def _compressed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -98,6 +125,8 @@ def _compressed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) ->
         math.gcd(128, weight.columns) < LEAST_INPUTS and weight.columns < weight.shape[-1]
     ):
         return functional.linear(x, weight.expanded(x.dtype), bias)
+    elif rows == 1 and (weight.columns >= weight.shape[-1] or weight.rows % _FP8_VECTOR_TILES[0][0] == 0):
+        return _vector_product(x, weight, bias)
     elif rows > WIDENED_FP8_ROWS and x.dtype == torch.bfloat16 and has_fp8(x.device):
         return _fp8_linear(x, weight, bias)
     return product(x, weight, bias)
@@ -115,3 +144,26 @@ def _fp8_linear(x: Tensor, weight: Fp8Matrix, bias: Tensor | None) -> Tensor:
     else:
         out = narrow_product(narrow, scales, weight, x.dtype, cut)
     return out if bias is None else out + bias
+
+
+def expert_kind(x: Tensor, weight: Tensor) -> str:
+    """How experts are computed, by `cuts`' names: as their matrices are stored, or `narrow` or
+    `narrow_blocks`, where many rows are rounded to FP8."""
+    if (
+        isinstance(weight, Fp8Matrix)
+        and x.dtype == torch.bfloat16
+        and has_fp8(x.device)
+        and (weight.columns >= weight.shape[-1] or weight.columns == 128)
+    ):
+        return "narrow" if weight.columns >= weight.shape[-1] else "narrow_blocks"
+    return stored_as(weight)
+
+
+def expert_linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, tiles: Tiles, scatter: bool = False
+) -> Tensor:
+    """`product` with the matrices of experts."""
+    if tiles.size <= WIDENED_FP8_ROWS or not expert_kind(x, weight).startswith("narrow"):
+        return product(x, weight, bias, tiles, scatter)
+    narrow, scales = quantized(x, min(weight.columns, weight.shape[-1]))
+    return product(narrow, weight, bias, tiles, scatter, x_scales=scales)

@@ -49,6 +49,7 @@ _STORED = {Fp8Matrix: "fp8", Int4Matrix: "int4", Fp4Matrix: "fp4"}
 @triton.jit
 def _product(
     x,
+    x_scales,
     weight,
     scales,
     bias,
@@ -58,6 +59,7 @@ def _product(
     tile_rows,
     ends,
     rows,
+    x_rows,
     count,
     WIDTH: tl.constexpr,
     INPUTS: tl.constexpr,
@@ -75,13 +77,15 @@ def _product(
     OUTPUTS: tl.constexpr,
     ROWS: tl.constexpr,
     BAND: tl.constexpr,
+    NARROW: tl.constexpr,
     PACKED: tl.constexpr,
     PRECISION: tl.constexpr,
 ):
     """A tile of ``OUTPUTS`` of the matrix for ``ROWS`` rows, over a share of the inputs.
 
     ``GATHER`` is how many places of ``order`` read a row of ``x``, or 0: rows are read where they are.
-    ``PACKED``: bytes are widened four at a time, in instructions of the GPU.
+    ``NARROW``: the ``x_rows`` rows of ``x`` are FP8, too. ``PACKED``: bytes are widened four at a time, in
+    instructions of the GPU.
     """
     tile, column = place_of(tl.program_id(0), count, (WIDTH + OUTPUTS - 1) // OUTPUTS, BAND)
     outputs = column * OUTPUTS + tl.arange(0, OUTPUTS)
@@ -170,11 +174,15 @@ def _product(
                 sums = tl.dot(factors, values, sums, input_precision=PRECISION)
             else:
                 place = (expert * scale_rows + outputs // SCALE_ROWS) * groups + group
-                scale = tl.load(scales + place, mask=inside, other=0.0)
-                sums += tl.dot(factors, values, input_precision=PRECISION) * scale[:, None]
+                scale = tl.load(scales + place, mask=inside, other=0.0)[:, None]
+                if NARROW:
+                    scale *= tl.load(x_scales + group * x_rows + source, mask=present, other=0.0)[None, :]
+                sums += tl.dot(factors, values, input_precision=PRECISION) * scale
     if KIND == _FP8 and GROUP >= INPUTS:
         place = expert * scale_rows + outputs // SCALE_ROWS
         sums *= tl.load(scales + place, mask=inside, other=0.0)[:, None]
+        if NARROW:
+            sums *= tl.load(x_scales + source, mask=present, other=0.0)[None, :]
     if KIND == _FP4 and PACKED:
         sums *= FP4_UNIT
     if BIAS:
@@ -299,13 +307,16 @@ def product(
     tiles: Tiles | None = None,
     scatter: bool = False,
     cut: Plan | None = None,
+    x_scales: Tensor | None = None,
 ) -> Tensor:
     """``x [T, in]`` times a plain or compressed ``weight [out, in]`` transposed.
 
     With ``tiles`` the matrix is ``[experts, out, in]``, and the outputs are those of the sorted places; rows
     are read by ``tiles.order``, or with ``scatter`` at their place and written by it; so is ``bias``
-    ``[experts, out]``, and none of `expert_plan` splits the inputs.
+    ``[experts, out]``, and none of `expert_plan` splits the inputs. With ``x_scales``, `narrow_kernels`'s
+    ``quantized`` made both of rows in bfloat16.
     """
+    dtype = x.dtype if x_scales is None else torch.bfloat16
     kind, chunk, group, scale_rows, tile = 0, 64 if x.dtype != torch.float32 else 32, 1 << 30, 1, 1
     stored, scales = weight, x
     if isinstance(weight, Fp8Matrix):
@@ -343,16 +354,17 @@ def product(
         if tiles is None:
             cut = plan(rows, width, inputs, stored_name)
         else:
-            cut = expert_plan(tiles.size, stored_name, count)
+            cut = expert_plan(tiles.size, stored_name if x_scales is None else "narrow", count)
     if tiles is None:
         count = triton.cdiv(rows, cut.rows)
-    out = torch.empty((rows, width), dtype=x.dtype, device=x.device)
+    out = torch.empty((rows, width), dtype=dtype, device=x.device)
     target = out
     if cut.splits > 1:
         target = torch.empty((cut.splits, rows, width), dtype=torch.float32, device=x.device)
     has_bias = bias is not None
     _product[(triton.cdiv(width, cut.outputs) * count, cut.splits)](
         x,
+        x if x_scales is None else x_scales,
         stored,
         scales,
         bias if has_bias else x,
@@ -362,6 +374,7 @@ def product(
         x if tiles is None else tiles.places,
         x if tiles is None else tiles.ends,
         rows,
+        x.shape[0],
         count,
         WIDTH=width,
         INPUTS=inputs,
@@ -379,6 +392,7 @@ def product(
         OUTPUTS=cut.outputs,
         ROWS=cut.rows,
         BAND=BAND,
+        NARROW=x_scales is not None,
         PACKED=kind > 0 and x.dtype == torch.bfloat16 and x.is_cuda,
         PRECISION="ieee" if x.dtype == torch.float32 else "tf32",
         num_warps=cut.warps,
