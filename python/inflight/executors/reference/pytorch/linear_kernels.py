@@ -26,10 +26,8 @@ WIDENED_FP8_ROWS = 16
 #: Rows up to which integers are widened tile by tile, however often a tile is read.
 TILED_INT4_ROWS = 256
 
-#: Outputs of a program of a matrix-vector product, and inputs that it holds at once, at most, of 16 bits and
-#: of FP8: so many bytes are on their way.
-_VECTOR_TILES = ((1, 2048), (2, 1024))
-_FP8_VECTOR_TILES = ((8, 4096), (4, 2048))
+#: Outputs that a program of a matrix-vector product computes at most.
+_VECTOR_OUTPUTS = 8
 
 
 @triton.jit
@@ -71,16 +69,25 @@ def _matrix_vector(
     tl.store(out + rows, product.to(out.dtype.element_ty), mask=inside)
 
 
+def _vector_tile(weight: Tensor | Fp8Matrix) -> tuple[int, int]:
+    """Outputs of a program, and inputs that it takes at once: what an H200 reads fastest."""
+    inputs = weight.shape[-1]
+    if not isinstance(weight, Fp8Matrix):
+        return (1, 2048) if inputs % 2048 == 0 else (2, 1024)
+    if 2048 < inputs <= 4096:
+        # So many sums fit in registers only where nothing is added to them later.
+        return _VECTOR_OUTPUTS, 4096
+    return 4, min(2048, triton.next_power_of_2(inputs))
+
+
 def _vector_product(x: Tensor, weight: Tensor | Fp8Matrix, bias: Tensor | None) -> Tensor:
     """One row is bound by reading the weights: a matrix-vector product reads them at 90 % of the memory's
     speed where the library's small products reach 60 to 85 %."""
     outputs, inputs = weight.shape
     stored, scales, scale_rows, group = weight, weight, 0, 0
-    tiles = _VECTOR_TILES
+    size, tile = _vector_tile(weight)
     if isinstance(weight, Fp8Matrix):
         stored, scales, scale_rows, group = weight.weight, weight.scales, weight.rows, weight.columns
-        tiles = _FP8_VECTOR_TILES
-    size, tile = next((one for one in tiles if inputs % one[1] == 0), tiles[-1])
     out = torch.empty((1, outputs), dtype=x.dtype, device=x.device)
     _matrix_vector[(triton.cdiv(outputs, size),)](
         x,
@@ -91,7 +98,7 @@ def _vector_product(x: Tensor, weight: Tensor | Fp8Matrix, bias: Tensor | None) 
         outputs,
         INPUTS=inputs,
         OUTPUTS=size,
-        TILE=min(tile, triton.next_power_of_2(inputs)),
+        TILE=tile,
         SCALE_ROWS=scale_rows,
         GROUP=group,
         BIAS=bias is not None,
@@ -125,7 +132,7 @@ def _compressed_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) ->
         math.gcd(128, weight.columns) < LEAST_INPUTS and weight.columns < weight.shape[-1]
     ):
         return functional.linear(x, weight.expanded(x.dtype), bias)
-    elif rows == 1 and (weight.columns >= weight.shape[-1] or weight.rows % _FP8_VECTOR_TILES[0][0] == 0):
+    elif rows == 1 and (weight.columns >= weight.shape[-1] or weight.rows % _VECTOR_OUTPUTS == 0):
         return _vector_product(x, weight, bias)
     elif rows > WIDENED_FP8_ROWS and x.dtype == torch.bfloat16 and has_fp8(x.device):
         return _fp8_linear(x, weight, bias)
