@@ -97,3 +97,17 @@ def test_prose_wraps_at_110_characters(page: Path) -> None:
         if len(line) > 110 and not re.match(r"\s*(\||!\[|<!--)|\S+$", line)
     ]
     assert long == []
+
+
+def test_the_table_of_crates_is_that_of_their_manifests() -> None:
+    listed: dict[str, set[str]] = {}
+    page = (ROOT / "docs/ARCHITECTURE.md").read_text(encoding="utf-8")
+    for row in page.split("| crate | depends on |\n|---|---|\n")[1].split("\n\n")[0].splitlines():
+        crates, needed = (re.findall(r"`(\w+)`", cell) for cell in row.strip("| ").split(" | "))
+        listed |= {crate: set(needed) for crate in crates}
+    found = {}
+    for manifest in tracked("crates/*/Cargo.toml"):
+        table = manifest.read_text(encoding="utf-8").split("[dependencies]\n")[1].split("\n[")[0]
+        names = re.findall(r"^inflight-([\w-]+)", table, re.MULTILINE)
+        found[manifest.parent.name] = {name.replace("-", "_") for name in names}
+    assert found == listed

@@ -241,7 +241,7 @@ impl Runner {
 
     /// Begins as many lines as there is room for, of each batch in turn.
     fn fill(&mut self) {
-        let open = usize::try_from(self.state.metrics.active_requests.get()).unwrap_or(0);
+        let open = usize::try_from(self.state.metrics.streams.active_requests.get()).unwrap_or(0);
         let workers = self.state.table.workers();
         let mut running = self.running();
         let online = open.saturating_sub(running);

@@ -1,24 +1,17 @@
-//! From failures to answers. Owns how worker errors and [`ApiError`] map to HTTP; the error envelopes are
-//! inflight-openai's and inflight-anthropic's.
-
-use std::time::Duration;
+//! From failures to answers. Owns how an [`ApiError`] maps to HTTP; the error envelopes are inflight-openai's and
+//! inflight-anthropic's, and which error a worker's failure is, inflight-streams'.
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use inflight_anthropic::error as anthropic;
 use inflight_openai::ApiError;
-use inflight_upstream::expiry::GivenUp;
 use tonic::Code;
+
+pub(crate) use inflight_streams::error::{Failure, from_worker, given_up, no_worker};
+pub(crate) use inflight_translate::error::{outside_vocabulary, text_too_long};
 
 /// What OpenAI's clients read before `retry-after`, which has no parts of seconds.
 pub(crate) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
-
-/// What a failed response carries for the access log: no text, since that may quote the client.
-#[derive(Clone, Debug)]
-pub(crate) struct Failure {
-    pub code: Option<&'static str>,
-    pub param: Option<String>,
-}
 
 /// The error's code in gRPC.
 pub(crate) fn grpc_code(error: &ApiError) -> Code {
@@ -134,130 +127,9 @@ fn with_body(error: &ApiError, body: axum::body::Body) -> Response {
     response
 }
 
-/// The error with which a worker ended a request. `retry_after_ms`: when it expects to have room; 0: not
-/// known.
-pub(crate) fn from_worker(code: Code, text: &str, retry_after_ms: u32) -> ApiError {
-    match code {
-        // About the request, and written for the one who made it.
-        Code::InvalidArgument | Code::OutOfRange => {
-            ApiError::invalid_body(format!("The model's worker refused the request: {text}"))
-        }
-        Code::Unimplemented => ApiError::invalid_body(format!(
-            "The model's worker does not support the request: {text}"
-        )),
-        Code::DeadlineExceeded => ApiError::timeout("The request timed out."),
-        Code::ResourceExhausted => {
-            let mut full = ApiError::unavailable("The model's worker is full. Retry later.");
-            if retry_after_ms > 0 {
-                full.retry_after = Some(Duration::from_millis(retry_after_ms.into()));
-            }
-            full
-        }
-        Code::Cancelled | Code::Aborted | Code::Unavailable => {
-            ApiError::unavailable("The model's worker was lost. Retry the request.")
-        }
-        // The cause is the worker's own and may name files or internals: for the log only.
-        _ => ApiError::internal(),
-    }
-}
-
-/// 503: nobody takes the request now.
-pub(crate) fn no_worker() -> ApiError {
-    ApiError::unavailable("No worker of the model is ready. Retry later.")
-}
-
-/// 504, or 503 for what is still open when the grace period is over.
-pub(crate) fn given_up(why: GivenUp) -> ApiError {
-    match why {
-        GivenUp::NoOutput(limit) => ApiError::timeout(format!(
-            "The model generated nothing within {} s. Retry later.",
-            limit.as_secs()
-        )),
-        GivenUp::TimedOut => ApiError::timeout("The request timed out."),
-        GivenUp::ShuttingDown => {
-            ApiError::unavailable("The gateway is shutting down. Retry the request.")
-        }
-    }
-}
-
-/// 400: prompt and requested tokens do not fit, with the numbers.
-pub(crate) fn context_length_exceeded(
-    field: &'static str,
-    context: usize,
-    prompt_tokens: usize,
-    max_tokens: Option<u32>,
-) -> ApiError {
-    let message = match max_tokens {
-        Some(wanted) => format!(
-            "The model's context holds {context} tokens, but the request needs {}: {prompt_tokens} in \
-             the prompt and {wanted} to generate. Shorten the prompt or ask for fewer tokens.",
-            prompt_tokens.saturating_add(wanted as usize)
-        ),
-        None => format!(
-            "The model's context holds {context} tokens, but the prompt alone has {prompt_tokens}, and \
-             nothing could be generated. Shorten the prompt."
-        ),
-    };
-    ApiError::context_length_exceeded(field, message)
-}
-
-/// 400: a text so long that it was not even tokenized.
-pub(crate) fn text_too_long(field: &'static str, context: usize, at_least: usize) -> ApiError {
-    let message = format!(
-        "The model's context holds {context} tokens, but the prompt has {at_least} or more. Shorten the \
-         prompt."
-    );
-    ApiError::context_length_exceeded(field, message)
-}
-
-/// 400: a token id that the model does not have.
-pub(crate) fn outside_vocabulary(field: &str, id: i64, vocabulary: u32) -> ApiError {
-    ApiError::invalid_request(
-        field,
-        format!(
-            "The token id `{id}` in `{field}` is not in the model's vocabulary of {vocabulary}."
-        ),
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn worker_errors_keep_internals_and_tell_what_the_client_can_fix() {
-        for (code, status, tells) in [
-            (Code::InvalidArgument, 400, true),
-            (Code::OutOfRange, 400, true),
-            (Code::Unimplemented, 400, true),
-            (Code::DeadlineExceeded, 504, false),
-            (Code::ResourceExhausted, 503, false),
-            (Code::Unavailable, 503, false),
-            (Code::Cancelled, 503, false),
-            (Code::Internal, 500, false),
-            (Code::Unknown, 500, false),
-            (Code::from_i32(-7), 500, false),
-        ] {
-            let error = from_worker(code, "the text", 0);
-            assert_eq!(error.status(), status, "{code}");
-            assert_eq!(error.message.contains("the text"), tells, "{code}");
-            assert_eq!(error.retry_after.is_some(), status == 503, "{code}");
-        }
-    }
-
-    #[test]
-    fn a_full_worker_tells_when_it_expects_to_have_room() {
-        for (milliseconds, seconds, exact) in
-            [(0, 1, 1000), (1, 1, 1), (1000, 1, 1000), (2001, 3, 2001)]
-        {
-            let error = from_worker(Code::ResourceExhausted, "full", milliseconds);
-            assert_eq!(
-                (error.status(), error.retry_after_s()),
-                (503, Some(seconds))
-            );
-            assert_eq!(error.retry_after_ms(), Some(exact));
-        }
-    }
 
     #[test]
     fn a_response_carries_envelope_type_and_retry_after() {

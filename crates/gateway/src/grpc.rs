@@ -26,9 +26,9 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use crate::caller::caller;
 use crate::error;
 use crate::middleware::RequestContext;
-use crate::requests::{Witnessed, shortened};
 use crate::server::{Port, within_grace};
 use crate::state::AppState;
+use inflight_streams::requests::{Witnessed, shortened};
 
 /// The method of a call whose answer comes in one piece.
 const ONE: &str = "ModelInfer";

@@ -26,11 +26,10 @@
 //! | `handlers` | one file per resource of the API, and KServe's calls over HTTP |
 //! | `grpc` | KServe's calls over gRPC |
 //! | `picker` | proxies that ask where requests go |
-//! | `translate` | a request of the API becomes sampling parameters |
-//! | `stream` | a server's output becomes text and events |
 //!
-//! Servers (which there are, connecting, picking, sending, reading) and what their models can do are
-//! [`inflight_upstream`]'s. Who a client is and what it may have open and use is [`inflight_clients`]'s, images are
+//! How a request becomes sampling parameters is [`inflight_translate`]'s, and how a server's output becomes text and
+//! events, [`inflight_streams`]'. Servers (which there are, connecting, picking, sending, reading) and what their models
+//! can do are [`inflight_upstream`]'s. Who a client is and what it may have open and use is [`inflight_clients`]'s, images are
 //! [`inflight_images`]'s, responses that clients may come back to [`inflight_response_store`]'s, and whether schemas
 //! and regular expressions can be followed [`inflight_guides`]'s.
 
@@ -57,16 +56,13 @@ mod options;
 mod picker;
 mod query;
 mod request_body;
-mod requests;
 mod router;
 mod routes;
 mod run;
 mod server;
 mod state;
-mod stream;
 mod template_option;
 mod tls_options;
-mod translate;
 
 pub use cli::{main, main_with_args};
 pub use handlers::transcriptions::check_form;

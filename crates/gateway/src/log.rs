@@ -41,11 +41,6 @@ impl LogFormat {
     }
 }
 
-/// Milliseconds as log lines show them: to a tenth.
-pub(crate) fn millis(time: Duration) -> f64 {
-    (time.as_secs_f64() * 1e4).round() / 10.0
-}
-
 /// Logs to standard error what `filter` selects, in the syntax of `tracing`'s environment filter. A
 /// subscriber that the process already has stays.
 ///

@@ -1,14 +1,13 @@
 //! The gateway's Prometheus metrics. Owns names and labels; knows nothing of where they are measured.
 //! What moves on the hot path are plain atomics, moved once for several messages or frames.
 
-mod intervals;
 mod picks;
 mod placements;
 mod resumes;
 
 use std::sync::Arc;
 
-use inflight_upstream::metrics::{ModelLabels, RetryReason};
+use inflight_upstream::metrics::RetryReason;
 use prometheus_client::encoding::{EncodeLabelSet, text};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -16,8 +15,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
-pub(crate) use self::intervals::IntervalBatch;
-use self::intervals::Intervals;
 use self::picks::Picks;
 
 /// Route template and status of a finished request.
@@ -31,47 +28,6 @@ pub(crate) struct RequestLabels {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub(crate) struct FieldLabels {
     pub field: &'static str,
-}
-
-/// How a streamed or complete generation ended.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct EndLabels {
-    model: Arc<str>,
-    end: &'static str,
-}
-
-type PerModel<M> = Family<ModelLabels, M>;
-type Histograms = Family<ModelLabels, Histogram, fn() -> Histogram>;
-
-/// What is measured of one model's requests; looked up once a request.
-#[derive(Clone, Debug)]
-pub(crate) struct ModelMetrics {
-    model: Arc<str>,
-    generations: Family<EndLabels, Counter>,
-    pub tokens_in: Counter,
-    pub time_to_first_token: Histogram,
-    pub inter_token_time: Intervals,
-    pub request_time: Histogram,
-}
-
-impl ModelMetrics {
-    /// The model's name.
-    pub(crate) fn name(&self) -> &str {
-        &self.model
-    }
-
-    /// The same, shared.
-    pub(crate) fn model(&self) -> Arc<str> {
-        Arc::clone(&self.model)
-    }
-
-    /// Counts a request that ended like this.
-    pub(crate) fn ended(&self, end: &'static str) {
-        let model = Arc::clone(&self.model);
-        self.generations
-            .get_or_create(&EndLabels { model, end })
-            .inc();
-    }
 }
 
 /// How a line of a batch ended.
@@ -126,15 +82,11 @@ type WorkerGauge = Family<WorkerLabels, Gauge>;
 pub(crate) struct Metrics {
     registry: Registry,
     pub requests: Family<RequestLabels, Counter>,
-    pub active_requests: Gauge,
-    generations: Family<EndLabels, Counter>,
+    /// What is measured of requests that generate.
+    pub streams: Arc<inflight_streams::metrics::Metrics>,
     /// What is counted on the way to servers.
     pub upstream: Arc<inflight_upstream::metrics::Metrics>,
-    tokens_in: PerModel<Counter>,
     pub ignored_fields: Family<FieldLabels, Counter>,
-    time_to_first_token: Histograms,
-    inter_token_time: PerModel<Intervals>,
-    request_time: Histograms,
     pub tokenize_time: Histogram,
     pub dropped_spans: Counter,
     batch_lines: Family<LineLabels, Counter>,
@@ -148,22 +100,21 @@ impl Metrics {
     pub(crate) fn new() -> Arc<Self> {
         let mut registry = Registry::with_prefix("inflight_gateway");
         let requests = Family::<RequestLabels, Counter>::default();
+        let streams = Arc::<inflight_streams::metrics::Metrics>::default();
         registry.register(
             "requests",
             "HTTP requests by route and status",
             requests.clone(),
         );
-        let active_requests = Gauge::default();
         registry.register(
             "active_requests",
             "Requests that are being answered",
-            active_requests.clone(),
+            streams.active_requests.clone(),
         );
-        let generations = Family::<EndLabels, Counter>::default();
         registry.register(
             "generations",
             "Answered requests by how they ended",
-            generations.clone(),
+            streams.generations.clone(),
         );
         let upstream = Arc::<inflight_upstream::metrics::Metrics>::default();
         registry.register(
@@ -175,11 +126,10 @@ impl Metrics {
             // So that a rate can be taken from the first one on.
             drop(upstream.retries.get_or_create(&reason.into()));
         }
-        let tokens_in = PerModel::<Counter>::default();
         registry.register(
             "prompt_tokens",
             "Prompt tokens sent to workers",
-            tokens_in.clone(),
+            streams.tokens_in.clone(),
         );
         registry.register(
             "generated_tokens",
@@ -192,31 +142,23 @@ impl Metrics {
             "Request fields that were ignored, by name",
             ignored_fields.clone(),
         );
-        // 1 ms to 65 s.
-        let time_to_first_token = Histograms::new_with_constructor(|| {
-            Histogram::new(exponential_buckets(0.001, 2.0, 17))
-        });
         registry.register_with_unit(
             "time_to_first_token",
             "Time from a request's arrival to its first token",
             Unit::Seconds,
-            time_to_first_token.clone(),
+            streams.time_to_first_token.clone(),
         );
-        let inter_token_time = PerModel::<Intervals>::default();
         registry.register_with_unit(
             "inter_token_time",
             "Time between the tokens of a choice, as they arrive at the gateway",
             Unit::Seconds,
-            inter_token_time.clone(),
+            streams.inter_token_time.clone(),
         );
-        // 10 ms to 11 minutes.
-        let request_time =
-            Histograms::new_with_constructor(|| Histogram::new(exponential_buckets(0.01, 2.0, 17)));
         registry.register_with_unit(
             "request_time",
             "Time from a request's arrival to its last token, of those that were answered whole",
             Unit::Seconds,
-            request_time.clone(),
+            streams.request_time.clone(),
         );
         // 50 µs to 26 s.
         let tokenize_time = Histogram::new(exponential_buckets(0.00005, 2.0, 20));
@@ -264,14 +206,9 @@ impl Metrics {
         Arc::new(Self {
             registry,
             requests,
-            active_requests,
-            generations,
+            streams,
             upstream,
-            tokens_in,
             ignored_fields,
-            time_to_first_token,
-            inter_token_time,
-            request_time,
             tokenize_time,
             dropped_spans,
             batch_lines,
@@ -283,22 +220,6 @@ impl Metrics {
     /// Counts a line of a batch that was run.
     pub(crate) fn batch_line(&self, end: LineEnd) {
         self.batch_lines.get_or_create(&end.into()).inc();
-    }
-
-    /// What is measured of requests for `model`.
-    pub(crate) fn for_model(&self, model: &str) -> ModelMetrics {
-        let model: Arc<str> = Arc::from(model);
-        let labels = ModelLabels {
-            model: Arc::clone(&model),
-        };
-        ModelMetrics {
-            model,
-            generations: self.generations.clone(),
-            tokens_in: self.tokens_in.get_or_create(&labels).clone(),
-            time_to_first_token: self.time_to_first_token.get_or_create(&labels).clone(),
-            inter_token_time: self.inter_token_time.get_or_create(&labels).clone(),
-            request_time: self.request_time.get_or_create(&labels).clone(),
-        }
     }
 
     /// The OpenMetrics text, with the workers' state at this moment.
@@ -365,12 +286,14 @@ pub(crate) fn classic(page: &str) -> String {
 mod tests {
     use std::time::Duration;
 
+    use inflight_streams::metrics::IntervalBatch;
+
     use super::*;
 
     #[test]
     fn both_formats_name_the_families_as_their_parsers_expect() {
         let metrics = Metrics::new();
-        let model = metrics.for_model("m");
+        let model = metrics.streams.for_model("m");
         model.tokens_in.inc_by(3);
         let mut intervals = IntervalBatch::default();
         intervals.observe(2, Duration::from_millis(3));

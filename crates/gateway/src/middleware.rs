@@ -23,8 +23,8 @@ pub(crate) use self::request_id::RequestContext;
 pub(crate) use self::timing::Timing;
 use crate::error::{self, Failure};
 use crate::request_body;
-use crate::requests::{End, Requests};
 use crate::state::AppState;
+use inflight_streams::requests::{End, Requests};
 
 /// What is known of a path before its handler runs.
 #[derive(Clone, Copy, Debug)]

@@ -22,7 +22,7 @@ use crate::access::Access;
 use crate::batches::Batches;
 use crate::metrics::Metrics;
 use crate::options::GatewayOptions;
-use crate::requests::Requests;
+use inflight_streams::requests::Requests;
 
 /// All bodies together may take 16 times the largest one, but never less than this, so that a small
 /// limit on one body does not limit how many there are.

@@ -11,7 +11,7 @@ use inflight_upstream::model::served::ServedModel;
 use serde_json::Value;
 
 use super::forced::{self, NEW_MISTRAL_TOKEN, forced};
-use crate::stream::answer::{AnswerOptions, CallDemand};
+use inflight_streams::answer::{AnswerOptions, CallDemand};
 
 /// Bytes of a grammar that executors take.
 const MAX_GUIDE_BYTES: usize = 64 * 1024;

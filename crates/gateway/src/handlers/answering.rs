@@ -20,12 +20,12 @@ use super::sending;
 use crate::error::LoggedAtEnd;
 use crate::middleware::Timing;
 use crate::state::AppState;
-use crate::stream::active_request::ActiveRequest;
-use crate::stream::body::{EventBody, EventWriter};
-use crate::stream::chunks::ChunkWriter;
-use crate::stream::details::{AnswerDetails, Shape};
-use crate::stream::prompts_mover::noted;
-use crate::stream::whole;
+use inflight_streams::active_request::ActiveRequest;
+use inflight_streams::body::{EventBody, EventWriter};
+use inflight_streams::chunks::ChunkWriter;
+use inflight_streams::details::{AnswerDetails, Shape};
+use inflight_streams::prompts_mover::noted;
+use inflight_streams::whole;
 
 pub(crate) const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-inflight-ignored-fields");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");

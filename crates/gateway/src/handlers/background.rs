@@ -17,8 +17,8 @@ use super::answering;
 use super::arrival::Arrival;
 use super::prepared::Prepared;
 use crate::state::AppState;
-use crate::stream::body::EventBody;
-use crate::stream::responses::{ResponseWriter, whole};
+use inflight_streams::body::EventBody;
+use inflight_streams::responses::{ResponseWriter, whole};
 
 /// The event with which a stream ends that does not end as its answer.
 fn error_event(number: usize, code: &str, message: &str) -> Bytes {

@@ -28,8 +28,8 @@ use super::prompt::{self, SpecialTokens};
 use super::thinking;
 use crate::error::HttpError;
 use crate::state::AppState;
-use crate::stream::details::Shape;
-use crate::translate::requested::Requested;
+use inflight_streams::details::Shape;
+use inflight_translate::requested::Requested;
 
 /// `POST /v1/chat/completions`.
 pub(crate) async fn create_chat_completion(

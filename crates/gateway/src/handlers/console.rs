@@ -14,10 +14,10 @@ use inflight_upstream::slot::WorkerSlot;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::log::millis;
 use crate::query;
-use crate::requests::{Facts, SentTo};
 use crate::state::AppState;
+use inflight_base::milliseconds;
+use inflight_streams::requests::{Facts, SentTo};
 
 /// Listed at once, of the open requests and of those that have ended.
 const MOST_LISTED: usize = 100;
@@ -200,8 +200,8 @@ fn open_request(facts: &Arc<Facts>) -> OpenRequest {
         route: facts.route,
         model: facts.model.to_string(),
         worker: facts.servers().pop().map(|sent| sent.worker.to_string()),
-        age_ms: millis(facts.age()),
-        first_token_ms: facts.first_output().map(millis),
+        age_ms: milliseconds(facts.age()),
+        first_token_ms: facts.first_output().map(milliseconds),
         prompt_tokens: facts.prompt_tokens(),
         completion_tokens: facts.completion_tokens(),
     }
@@ -217,9 +217,9 @@ fn ended_request(facts: &Arc<Facts>) -> Option<EndedRequest> {
         route: facts.route,
         model: facts.model.to_string(),
         ended_s: since_1970.as_secs_f64(),
-        prepared_ms: servers.first().map_or(0.0, |first| millis(first.at)),
-        first_token_ms: facts.first_output().map(millis),
-        total_ms: millis(end.total),
+        prepared_ms: servers.first().map_or(0.0, |first| milliseconds(first.at)),
+        first_token_ms: facts.first_output().map(milliseconds),
+        total_ms: milliseconds(end.total),
         prompt_tokens: facts.prompt_tokens(),
         cached_tokens: end.cached_tokens,
         completion_tokens: facts.completion_tokens(),
@@ -234,7 +234,7 @@ fn ended_request(facts: &Arc<Facts>) -> Option<EndedRequest> {
 fn visit(sent: SentTo) -> Visit {
     Visit {
         address: sent.worker.to_string(),
-        sent_ms: millis(sent.at),
+        sent_ms: milliseconds(sent.at),
         because: sent.because,
     }
 }
@@ -276,6 +276,6 @@ fn rate(rate: Rate) -> Left {
     Left {
         limit: rate.limit,
         remaining: rate.remaining,
-        reset_ms: millis(rate.reset),
+        reset_ms: milliseconds(rate.reset),
     }
 }

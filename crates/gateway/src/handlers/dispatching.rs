@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::prepared::Prepared;
 use crate::middleware::RequestContext;
 use crate::state::AppState;
-use crate::stream::prompts_mover::Progress;
+use inflight_streams::prompts_mover::Progress;
 
 /// Sends all prompts to a worker that has not been tried, from the beginning or to continue. From the beginning, it may be
 /// a worker for contexts, whose answer ends with what another one continues with. `because`: of what was wrong with the

@@ -12,7 +12,7 @@ use inflight_openai::{Guide, GuideKind};
 use inflight_parsers::ToolFormat;
 use serde_json::{Map, Value, json};
 
-use crate::stream::answer::BegunCall;
+use inflight_streams::answer::BegunCall;
 
 /// How a format writes a call.
 struct Shape {

@@ -24,9 +24,9 @@ use crate::caller::caller;
 use crate::error;
 use crate::middleware::RequestContext;
 use crate::request_body::{self, RequestBody};
-use crate::requests::{Witnessed, shortened};
 use crate::state::AppState;
-use crate::stream::prompts_mover::noted;
+use inflight_streams::prompts_mover::noted;
+use inflight_streams::requests::{Witnessed, shortened};
 
 /// Any call of the API.
 pub(crate) async fn call(State(state): State<Arc<AppState>>, request: Request) -> Response {

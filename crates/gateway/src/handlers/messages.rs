@@ -14,8 +14,8 @@ use super::prepared::Prepared;
 use super::{answering, chat, count};
 use crate::error::HttpError;
 use crate::state::AppState;
-use crate::stream::body::EventBody;
-use crate::stream::messages::{MessageFacts, MessageWriter, whole};
+use inflight_streams::body::EventBody;
+use inflight_streams::messages::{MessageFacts, MessageWriter, whole};
 
 /// `POST /v1/messages`.
 pub(crate) async fn create_message(

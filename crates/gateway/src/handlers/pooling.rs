@@ -132,7 +132,7 @@ impl PooledInputs {
         });
         let vectors = stream::iter(calls).buffered(CALLS).try_collect().await?;
         let upstream = sent.elapsed();
-        let counted = state.metrics.for_model(&self.name).tokens_in;
+        let counted = state.metrics.streams.for_model(&self.name).tokens_in;
         counted.inc_by(tokens);
         place.used(tokens);
         Ok(Pooled {

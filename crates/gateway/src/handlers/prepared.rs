@@ -13,7 +13,7 @@ use inflight_upstream::survival::Way;
 
 use super::locate::Located;
 use super::prompt::PreparedPrompt;
-use crate::stream::answer::{AnswerOptions, CallDemand};
+use inflight_streams::answer::{AnswerOptions, CallDemand};
 
 /// The last of a worker's 100 levels, below all that a client may ask for.
 const LAST_LEVEL: u32 = 100;

@@ -7,7 +7,7 @@ use inflight_upstream::survival::Way;
 use super::arrival::Arrival;
 use super::prepared::Prepared;
 use crate::state::AppState;
-use crate::stream::answer::CallDemand;
+use inflight_streams::answer::CallDemand;
 
 /// Holds a place for each of its sequences.
 pub(super) fn take_places(

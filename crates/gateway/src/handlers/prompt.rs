@@ -11,9 +11,9 @@ use inflight_upstream::model::sampling_params::SamplingParams;
 use inflight_upstream::model::served::ServedModel;
 
 use crate::error;
-use crate::stream::choice::Echo;
-use crate::translate::requested::Requested;
-use crate::translate::resolve::resolve;
+use inflight_streams::choice::Echo;
+use inflight_translate::requested::Requested;
+use inflight_translate::resolve::resolve;
 
 /// One prompt of a request.
 #[derive(Debug)]

@@ -27,8 +27,8 @@ use crate::error::HttpError;
 use crate::middleware::RequestContext;
 use crate::query;
 use crate::state::AppState;
-use crate::stream::body::EventBody;
-use crate::stream::responses::{ResponseWriter, whole};
+use inflight_streams::body::EventBody;
+use inflight_streams::responses::{ResponseWriter, whole};
 
 const ITEMS: PageLimit = PageLimit {
     usual: 20,

@@ -13,7 +13,7 @@ use super::dispatching::dispatch_prompts;
 use super::prepared::Prepared;
 use crate::middleware::RequestContext;
 use crate::state::AppState;
-use crate::stream::prompts_mover::{Origin, PromptsMover};
+use inflight_streams::prompts_mover::{Origin, PromptsMover};
 
 /// How the request continues at another worker, and when; `None`: it cannot.
 pub(super) fn prompts_mover(

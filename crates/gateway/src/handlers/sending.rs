@@ -19,10 +19,10 @@ use super::resuming::prompts_mover;
 use crate::error;
 use crate::middleware::RequestContext;
 use crate::state::AppState;
-use crate::stream::active_request::ActiveRequest;
-use crate::stream::choice::Choice;
-use crate::stream::logprobs::LogProbs;
-use crate::stream::record::RequestRecord;
+use inflight_streams::active_request::ActiveRequest;
+use inflight_streams::choice::Choice;
+use inflight_streams::logprobs::LogProbs;
+use inflight_streams::record::RequestRecord;
 
 /// Sends a prepared request to a worker, and waits until the answer can be sent: for the first output of a stream, or
 /// for the whole answer otherwise.
@@ -170,7 +170,7 @@ fn record(
 ) -> RequestRecord {
     let counts = prepared.prompts.iter().map(|prompt| prompt.count);
     RequestRecord::new(
-        Arc::clone(&state.metrics),
+        Arc::clone(&state.metrics.streams),
         &prepared.model.entry.name,
         Arc::clone(&context.id),
         context.started,

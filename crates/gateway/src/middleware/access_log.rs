@@ -9,8 +9,8 @@ use inflight_rest::Route;
 use super::request_id::{ANTHROPIC_REQUEST_ID, REQUEST_ID, RequestContext};
 use super::{Known, timing};
 use crate::error::{self, Failure, LoggedAtEnd};
-use crate::log::millis;
 use crate::metrics::{Metrics, RequestLabels};
+use inflight_base::milliseconds;
 
 const PROCESSING_MS: HeaderName = HeaderName::from_static("openai-processing-ms");
 const VERSION: HeaderName = HeaderName::from_static("openai-version");
@@ -67,7 +67,7 @@ pub(super) fn record(
         .inc();
     let failure = response.extensions_mut().remove::<Failure>();
     let logged_at_end = response.extensions_mut().remove::<LoggedAtEnd>().is_some();
-    let head_ms = millis(elapsed);
+    let head_ms = milliseconds(elapsed);
     match failure {
         // Never the path itself nor the message: both may quote the client.
         Some(failure) => tracing::info!(

@@ -11,7 +11,7 @@ use inflight_upstream::delivery::CallContext;
 use inflight_upstream::trace::{EntryPoint, Trace};
 use tokio::time::Instant;
 
-use crate::requests::Facts;
+use inflight_streams::requests::Facts;
 
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Where Anthropic's clients look for it.

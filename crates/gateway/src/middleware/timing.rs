@@ -8,7 +8,7 @@ use axum::response::Response;
 use http::{HeaderName, HeaderValue};
 
 use crate::error::Failure;
-use crate::log::millis;
+use inflight_base::milliseconds;
 
 pub(super) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 
@@ -29,7 +29,7 @@ pub(super) fn add_headers(response: &mut Response, elapsed: Duration) {
     let mut part = |name: &str, time: Duration| {
         let separator = if text.is_empty() { "" } else { ", " };
         // Writing to a string cannot fail.
-        let _ = write!(text, "{separator}{name};dur={}", millis(time));
+        let _ = write!(text, "{separator}{name};dur={}", milliseconds(time));
     };
     match timing {
         Some(timing) => {

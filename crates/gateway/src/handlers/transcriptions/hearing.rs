@@ -203,7 +203,12 @@ impl Hearing {
             ApiError::internal()
         })?;
         let count = tokens.len() as u64;
-        let counted = self.state.metrics.for_model(&prepared.name).tokens_in;
+        let counted = self
+            .state
+            .metrics
+            .streams
+            .for_model(&prepared.name)
+            .tokens_in;
         counted.inc_by(count);
         self.place.used(count + heard.tokens.len() as u64);
         Ok(heard)
