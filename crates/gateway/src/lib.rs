@@ -28,10 +28,10 @@
 //! | `picker` | proxies that ask where requests go |
 //!
 //! How a request becomes sampling parameters is [`inflight_translate`]'s, and how a server's output becomes text and
-//! events, [`inflight_streams`]'. Servers (which there are, connecting, picking, sending, reading) and what their models
-//! can do are [`inflight_upstream`]'s. Who a client is and what it may have open and use is [`inflight_clients`]'s, images are
-//! [`inflight_images`]'s, responses that clients may come back to [`inflight_response_store`]'s, and whether schemas
-//! and regular expressions can be followed [`inflight_guides`]'s.
+//! events, [`inflight_streams`]'. Servers (which there are, connecting, picking, sending, reading) are
+//! [`inflight_upstream`]'s, and what their models can do [`inflight_models`]'. Who a client is and what it may have open
+//! and use is [`inflight_clients`]'s, images are [`inflight_images`]'s, responses that clients may come back to
+//! [`inflight_response_store`]'s, and whether schemas and regular expressions can be followed [`inflight_guides`]'s.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 

@@ -13,11 +13,11 @@ use inflight_discovery::etcd::EtcdPlace;
 use inflight_discovery::file::AddressFile;
 use inflight_discovery::kubernetes::{Api, CREDENTIALS, ServiceName};
 use inflight_images::{HostRule, Network};
+use inflight_models::for_model::ForModel;
+use inflight_models::format_options::FormatChoice;
 use inflight_openai::ReasoningField;
 use inflight_parsers::{ReasoningFormat, ToolFormat};
 use inflight_traces::DEFAULT_RATIO;
-use inflight_upstream::model::for_model::ForModel;
-use inflight_upstream::model::format_options::FormatChoice;
 use inflight_upstream::phases::Disaggregate;
 
 use crate::log::LogFormat;

@@ -1,11 +1,11 @@
 //! Turns what few requests ask for into parameters for a model: guides, beams, words and tokens that may not
 //! come, cache salts and priorities. Owns their rules; `resolve` has those of every request.
 
+use inflight_models::capability::{Capability, lacks};
+use inflight_models::sampling_params::{Beams, Extras, Guide};
+use inflight_models::served::ServedModel;
 use inflight_openai::{ApiError, BeamSearch, Extensions};
 use inflight_text::Tokenizer;
-use inflight_upstream::model::capability::{Capability, lacks};
-use inflight_upstream::model::sampling_params::{Beams, Extras, Guide};
-use inflight_upstream::model::served::ServedModel;
 
 use super::requested::Requested;
 

@@ -4,11 +4,11 @@
 //! Absent sampling fields take the model's generation config, else OpenAI's default. Whatever the sampler
 //! always reads is set here, because TensorRT-LLM's own default is greedy with a fixed seed.
 
+use inflight_models::capability::{Capability, has, lacks};
+use inflight_models::sampling_params::SamplingParams;
+use inflight_models::served::ServedModel;
 use inflight_openai::{ApiError, BeamSearch, Extensions, Sampling};
 use inflight_text::GenerationConfig;
-use inflight_upstream::model::capability::{Capability, has, lacks};
-use inflight_upstream::model::sampling_params::SamplingParams;
-use inflight_upstream::model::served::ServedModel;
 
 use super::extras;
 use super::requested::Requested;

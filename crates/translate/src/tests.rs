@@ -7,12 +7,12 @@ use inflight_kserve::assets::ModelDescription;
 use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::tensor::{DataType, Tensors};
+use inflight_models::served::{Protocol, ServedModel};
 use inflight_openai::{ApiError, chat, completions};
 use inflight_testkit::model::{VOCABULARY, byte_model_files};
 use inflight_text::TextModel;
 use inflight_upstream::handles::Handle;
 use inflight_upstream::inflight::request::infer_request;
-use inflight_upstream::model::served::{Protocol, ServedModel};
 use inflight_upstream::prompt_request::PromptRequest;
 use serde_json::{Value, json};
 

@@ -2,7 +2,7 @@
 
 use inflight_text::TemplateSource;
 
-use crate::model::for_model::{ForModel, for_model};
+use inflight_models::for_model::{ForModel, for_model};
 
 /// The templates of `--chat-template` and `--history-template`, by model.
 #[derive(Clone, Debug, Default)]

@@ -18,9 +18,9 @@ use super::prompt_request::PromptRequest;
 use super::pulse::Pulse;
 use super::registry::{Registry, Sequences};
 use super::request_queue::NotSent;
-use crate::model::adapter::task_of;
-use crate::model::capability::{Capability, has};
-use crate::model::served::{Protocol, ServedModel};
+use inflight_models::adapter::task_of;
+use inflight_models::capability::{Capability, has};
+use inflight_models::served::{Protocol, ServedModel};
 
 /// How requests travel to a server; the output of each comes back through the [`Registry`].
 pub trait Transport: std::fmt::Debug + Send + Sync {

@@ -1,6 +1,7 @@
 //! Everything between the gateway and its servers, both Inflight workers and plain Triton servers: which servers
-//! there are, connections, the table of models and what they can do, and the delivery of a request to one server
-//! after another. Knows KServe and our asset service; knows nothing of HTTP servers, or of any API.
+//! there are, connections, the table of models, and the delivery of a request to one server after another. Knows
+//! KServe and our asset service; knows nothing of HTTP servers, or of any API. What a model is and can do is
+//! [`inflight_models`]'.
 //!
 //! All kinds of server are driven through [`connection::Connection`]; what differs between them is in
 //! [`inflight`], [`triton`] and [`watched`], whose servers get no requests from here.
@@ -24,7 +25,6 @@ pub mod holding;
 pub mod inbox;
 pub mod inflight;
 pub mod metrics;
-pub mod model;
 pub mod peer;
 pub mod phases;
 pub mod placement;

@@ -7,8 +7,8 @@ use std::str::FromStr;
 use bytes::Bytes;
 use inflight_kserve::assets;
 
-use crate::model::capability::{Capability, has};
-use crate::model::served::ServedModel;
+use inflight_models::capability::{Capability, has};
+use inflight_models::served::ServedModel;
 
 /// Which requests are computed by two servers, where there are servers for contexts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -5,9 +5,9 @@ use std::time::Duration;
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_traces::TraceContext;
 
-use crate::model::sampling_params::SamplingParams;
 use crate::phases::Phases;
 use crate::trace::context_parameters;
+use inflight_models::sampling_params::SamplingParams;
 
 /// One prompt and how to generate from it.
 #[derive(Clone, Copy, Debug)]

@@ -15,22 +15,21 @@ const CRATE: Arrows = &[
     ("rpc", &[]),
     ("classify", &[]),
     ("metrics", &[]),
-    ("model", &[]),
-    ("chat_templates", &["model"]),
+    ("chat_templates", &[]),
     ("trace", &["metrics"]),
-    ("phases", &["model"]),
-    ("prompt_request", &["model", "phases", "trace"]),
+    ("phases", &[]),
+    ("prompt_request", &["phases", "trace"]),
     ("handles", &[]),
     ("request_queue", &["handles"]),
     ("registry", &["handles", "inbox", "rpc"]),
     ("placement", &["metrics", "phases", "prompt_request", "pulse"]),
-    ("connection", &["handles", "inbox", "model", "placement", "process", "prompt_request", "pulse", "registry", "request_queue"]),
+    ("connection", &["handles", "inbox", "placement", "process", "prompt_request", "pulse", "registry", "request_queue"]),
     ("shared_stream", &["handles", "pulse", "request_queue"]),
     ("pool", &["pulse", "shared_stream"]),
     ("peer", &["pool"]),
     ("slot", &["connection", "inbox", "peer", "process", "pulse"]),
     ("visit", &["placement", "slot"]),
-    ("table", &["connection", "metrics", "model", "phases", "placement", "pool", "slot", "visit"]),
+    ("table", &["connection", "metrics", "phases", "placement", "pool", "slot", "visit"]),
     ("adapter_control", &["rpc", "slot", "table"]),
     ("context", &["chat_templates", "metrics", "shared_stream", "table"]),
     ("stops", &["pool", "table"]),
@@ -39,27 +38,17 @@ const CRATE: Arrows = &[
     ("transcript", &[]),
     ("survival", &["delivery", "dispatch", "inbox", "metrics", "process"]),
     ("holding", &["expiry", "inbox", "metrics", "survival"]),
-    ("forward", &["classify", "connection", "delivery", "dispatch", "ending", "expiry", "holding", "inbox", "metrics", "model", "placement", "pool", "process", "rpc", "shared_stream", "slot", "stops", "survival", "table", "transcript", "visit"]),
-    ("inflight", &["chat_templates", "connection", "context", "handles", "metrics", "model", "peer", "phases", "placement", "pool", "prompt_request", "registry", "request_queue", "rpc", "slot"]),
-    ("triton", &["chat_templates", "classify", "connection", "context", "handles", "inbox", "metrics", "model", "peer", "pool", "prompt_request", "pulse", "registry", "request_queue", "rpc", "slot", "trace"]),
-    ("watched", &["connection", "context", "handles", "model", "placement", "prompt_request", "pulse", "registry", "request_queue", "rpc", "slot", "triton"]),
+    ("forward", &["classify", "connection", "delivery", "dispatch", "ending", "expiry", "holding", "inbox", "metrics", "placement", "pool", "process", "rpc", "shared_stream", "slot", "stops", "survival", "table", "transcript", "visit"]),
+    ("inflight", &["chat_templates", "connection", "context", "handles", "metrics", "peer", "phases", "placement", "pool", "prompt_request", "registry", "request_queue", "rpc", "slot"]),
+    ("triton", &["chat_templates", "classify", "connection", "context", "handles", "inbox", "metrics", "peer", "pool", "prompt_request", "pulse", "registry", "request_queue", "rpc", "slot", "trace"]),
+    ("watched", &["connection", "context", "handles", "placement", "prompt_request", "pulse", "registry", "request_queue", "rpc", "slot", "triton"]),
     ("connect", &["context", "inflight", "rpc", "slot", "triton", "watched"]),
     ("discovery", &["connect", "metrics", "slot", "table"]),
-];
-
-#[rustfmt::skip]
-const MODEL: Arrows = &[
-    ("for_model", &[]),
-    ("dialect", &[]),
-    ("served", &["dialect"]),
-    ("capability", &["dialect", "served"]),
-    ("adapter", &["capability", "served"]),
-    ("format_options", &["for_model"]),
 ];
 
 #[test]
 fn modules_use_only_what_comes_before_them() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    check(&root, &[("", CRATE), ("model::", MODEL)]);
+    check(&root, &[("", CRATE)]);
     no_circles(&root);
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use inflight_clients::admission::Work;
+use inflight_models::adapter::{full_name, readings};
 use inflight_openai::ApiError;
 use inflight_openai::lora::{LoadAdapter, UnloadAdapter};
 use inflight_upstream::adapter_control::{Change, Outcome, change};
-use inflight_upstream::model::adapter::{full_name, readings};
 use inflight_upstream::table::ModelEntry;
 use tonic::Code;
 

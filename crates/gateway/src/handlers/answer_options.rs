@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use inflight_models::capability::{Capability, lacks};
+use inflight_models::served::ServedModel;
 use inflight_openai::chat::{ChatRequest, ToolChoice, Tools};
 use inflight_openai::{ApiError, Guide, GuideKind};
 use inflight_parsers::{Format, ParserOptions, ToolFormat};
-use inflight_upstream::model::capability::{Capability, lacks};
-use inflight_upstream::model::served::ServedModel;
 use serde_json::Value;
 
 use super::forced::{self, NEW_MISTRAL_TOKEN, forced};

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use inflight_clients::admission::Work;
+use inflight_models::served::ServedModel;
 use inflight_openai::completions::{self, CompletionRequest, Prompt};
 use inflight_openai::{ApiError, Parsed};
 use inflight_text::Scope;
-use inflight_upstream::model::served::ServedModel;
 use inflight_upstream::placement::BlockKeys;
 use tokio::time::Instant;
 

@@ -1,11 +1,11 @@
 //! A conversation with images as a prompt: whether the model and its chat template take any, and how the template is
 //! shown them. The files themselves are `images`'.
 
+use inflight_models::capability::{Capability, lacks};
+use inflight_models::served::ServedModel;
 use inflight_openai::ApiError;
 use inflight_openai::chat::{Image, Message};
 use inflight_text::TemplateError;
-use inflight_upstream::model::capability::{Capability, lacks};
-use inflight_upstream::model::served::ServedModel;
 use serde_json::Value;
 
 use super::content;

@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use inflight_models::adapter::{Adapter, readings};
+use inflight_models::capability::{Capability, has};
+use inflight_models::served::ServedModel;
 use inflight_openai::ApiError;
-use inflight_upstream::model::adapter::{Adapter, readings};
-use inflight_upstream::model::capability::{Capability, has};
-use inflight_upstream::model::served::ServedModel;
 use inflight_upstream::table::{ModelEntry, NoModel};
 use serde::Deserialize;
 

@@ -7,8 +7,8 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::response::{IntoResponse, Response};
 use inflight_anthropic::{ModelInfo, ModelPage, PageQuery};
+use inflight_models::adapter::full_name;
 use inflight_openai::{ApiError, ModelCard, ModelList};
-use inflight_upstream::model::adapter::full_name;
 use inflight_upstream::table::ModelEntry;
 use jiff::Timestamp;
 

@@ -10,13 +10,13 @@ use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceServ
 use inflight_kserve::inference::{ModelInferRequest, ModelInferResponse};
 use inflight_kserve::names;
 use inflight_kserve::tensor::{RequestBuilder, Tensors};
+use inflight_models::capability::{Capability, lacks};
+use inflight_models::served::ServedModel;
 use inflight_openai::completions::Prompt;
 use inflight_openai::embeddings::Pooling;
 use inflight_openai::{ApiError, IgnoredFields};
 use inflight_text::Scope;
 use inflight_upstream::forward::ForwardCall;
-use inflight_upstream::model::capability::{Capability, lacks};
-use inflight_upstream::model::served::ServedModel;
 use tokio::time::Instant;
 
 use super::arrival::Arrival;

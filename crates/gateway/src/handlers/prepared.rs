@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use inflight_clients::admission::BodyMemory;
 use inflight_images::{Files, Wanted};
+use inflight_models::capability::{Capability, has};
+use inflight_models::sampling_params::ImageFiles;
 use inflight_openai::{Generation, IgnoredFields};
-use inflight_upstream::model::capability::{Capability, has};
-use inflight_upstream::model::sampling_params::ImageFiles;
 use inflight_upstream::placement::BlockKeys;
 use inflight_upstream::survival::Way;
 

@@ -4,11 +4,11 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use inflight_models::capability::{Capability, lacks};
+use inflight_models::sampling_params::SamplingParams;
+use inflight_models::served::ServedModel;
 use inflight_openai::{ApiError, Generation, Truncation};
 use inflight_text::{Scope, TextModel};
-use inflight_upstream::model::capability::{Capability, lacks};
-use inflight_upstream::model::sampling_params::SamplingParams;
-use inflight_upstream::model::served::ServedModel;
 
 use crate::error;
 use inflight_streams::choice::Echo;

@@ -1,11 +1,11 @@
 //! How long a model may think: a request's budget as the tokens that its executor counts between and ends with. Owns
 //! which marks those are; the formats' own tags are `inflight-parsers`'.
 
+use inflight_models::sampling_params::Thinking;
+use inflight_models::served::ServedModel;
 use inflight_openai::{ApiError, Generation};
 use inflight_parsers::Format;
 use inflight_text::Tokenizer;
-use inflight_upstream::model::sampling_params::Thinking;
-use inflight_upstream::model::served::ServedModel;
 
 use super::prompt::PreparedPrompt;
 

@@ -8,13 +8,13 @@ use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use http::Uri;
 use inflight_clients::admission::Work;
+use inflight_models::served::ServedModel;
 use inflight_openai::tokenize::{
     DetokenizeResponse, TokenizeInput, TokenizeResponse, TokenizerInfo, parse_detokenize,
     parse_tokenize,
 };
 use inflight_openai::{ApiError, IgnoredFields};
 use inflight_text::{ChatTemplate, TextModel};
-use inflight_upstream::model::served::ServedModel;
 
 use super::asking::Asking;
 use super::generate;

@@ -14,14 +14,14 @@ use axum::response::Response;
 use http::{HeaderValue, header};
 use inflight_audio::RATE;
 use inflight_clients::admission::{INLINE_BYTES, Work};
+use inflight_models::capability::{Capability, lacks};
+use inflight_models::served::ServedModel;
 use inflight_openai::ApiError;
 use inflight_openai::transcription::{
     Language, Task, Transcript, TranscriptFormat, TranscriptionRequest,
 };
 use inflight_text::Scope;
 use inflight_text::{TextModel, Transcribing};
-use inflight_upstream::model::capability::{Capability, lacks};
-use inflight_upstream::model::served::ServedModel;
 use tokio::time::Instant;
 
 pub use self::form::check_form;

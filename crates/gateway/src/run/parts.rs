@@ -10,13 +10,13 @@ use inflight_discovery::kubernetes::{Api, NoApi, Service};
 use inflight_discovery::names::DnsName;
 use inflight_kserve::client::{Network, TransportOptions};
 use inflight_kv_events::Source as KvEvents;
+use inflight_models::for_model::ForModel;
 use inflight_tls::ClientTls;
 use inflight_traces::{Flush, TraceError, TraceOptions, Tracer};
 use inflight_upstream::chat_templates::ChatTemplates;
 use inflight_upstream::connect::Connector;
 use inflight_upstream::context::{Context, Limits};
 use inflight_upstream::discovery::Discovery;
-use inflight_upstream::model::for_model::ForModel;
 use inflight_upstream::triton::tokenizers::Tokenizers;
 
 use crate::batches::{Batches, Place};

@@ -12,14 +12,14 @@ use super::*;
 use crate::connection::Transport;
 use crate::delivery::Tried;
 use crate::inbox::ChoiceOutputs;
-use crate::model::dialect::{Surroundings, describe};
-use crate::model::sampling_params::SamplingParams;
-use crate::model::served::{Protocol, ServedModel};
 use crate::phases::Disaggregate;
 use crate::placement::BlockKeys;
 use crate::registry::{Registry, SequenceOutput};
 use crate::survival::Work;
 use crate::table::Table;
+use inflight_models::dialect::{Surroundings, describe};
+use inflight_models::sampling_params::SamplingParams;
+use inflight_models::served::{Protocol, ServedModel};
 
 /// What went to workers, in order.
 type Log = Arc<Mutex<Vec<String>>>;

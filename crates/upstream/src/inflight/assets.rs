@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use tonic::transport::Channel;
 
 use super::super::chat_templates::ChatTemplates;
-use crate::model::served::{MAX_NAME_BYTES, Protocol, ServedModel};
+use inflight_models::served::{MAX_NAME_BYTES, Protocol, ServedModel};
 
 /// All files of a model together. Tokenizers of 128k–256k entries are 9–35 MB of JSON.
 const MAX_ASSET_BYTES: usize = 256 << 20;

@@ -9,9 +9,9 @@ use inflight_kserve::names;
 use inflight_kserve::step;
 
 use crate::handles::Handle;
-use crate::model::sampling_params::Extras;
 use crate::phases::Phases;
 use crate::prompt_request::{PromptRequest, only_tokens, stop_words_list, words_list};
+use inflight_models::sampling_params::Extras;
 
 /// The request of one prompt under `handle`.
 pub fn infer_request(

@@ -15,13 +15,13 @@ use crate::connection::{Connection, Transport};
 use crate::context::Limits;
 use crate::handles::Handle;
 use crate::metrics::Metrics;
-use crate::model::served::ServedModel;
 use crate::placement::Seat;
 use crate::prompt_request::PromptRequest;
 use crate::registry::Registry;
 use crate::request_queue::{NotSent, RequestQueue};
 use crate::rpc::{self, RpcError};
 use crate::slot::WorkerSlot;
+use inflight_models::served::ServedModel;
 
 /// The sending side: one queue for all requests.
 #[derive(Debug)]

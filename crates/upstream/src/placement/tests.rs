@@ -9,9 +9,9 @@ use inflight_kserve::cache_state::{
 
 use super::seat::Next;
 use super::*;
-use crate::model::sampling_params::SamplingParams;
 use crate::phases::Phases;
 use crate::prompt_request::PromptRequest;
+use inflight_models::sampling_params::SamplingParams;
 
 const BLOCK: u32 = 4;
 

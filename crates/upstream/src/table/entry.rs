@@ -10,12 +10,12 @@ use inflight_text::ChatTemplate;
 
 use super::choice::{Criteria, MakeQuery, Server, least_busy};
 use crate::connection::Connection;
-use crate::model::adapter::Adapter;
-use crate::model::served::ServedModel;
 use crate::phases::{Disaggregate, Phases, is_for_contexts};
 use crate::placement::{Placed, Prompts};
 use crate::slot::{PastModel, WorkerSlot};
 use crate::visit::Visit;
+use inflight_models::adapter::Adapter;
+use inflight_models::served::ServedModel;
 
 /// A model and the workers that serve it, or did when last seen.
 #[derive(Debug)]

@@ -12,14 +12,14 @@ use inflight_text::{ModelFiles, TextModel};
 use super::*;
 use crate::connection::Transport;
 use crate::handles::Handle;
-use crate::model::served::Protocol;
-use crate::model::served::ServedModel;
 use crate::phases::{Disaggregate, Phases};
 use crate::placement::{BlockKeys, Placed, Prompts};
 use crate::prompt_request::PromptRequest;
 use crate::registry::Sequences;
 use crate::request_queue::NotSent;
 use crate::slot::PREPARING;
+use inflight_models::served::Protocol;
+use inflight_models::served::ServedModel;
 
 #[derive(Debug)]
 struct NoTransport;

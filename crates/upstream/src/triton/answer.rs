@@ -11,8 +11,8 @@ use inflight_kserve::tensor::{TensorError, Tensors};
 use inflight_text::Tokenizer;
 
 use crate::inbox::OutputDetails;
-use crate::model::dialect::{Dialect, TritonModel, output};
 use crate::registry::SequenceOutput;
+use inflight_models::dialect::{Dialect, TritonModel, output};
 
 /// What an incomplete character decodes to; more bytes may complete it.
 const REPLACEMENT: char = '\u{fffd}';

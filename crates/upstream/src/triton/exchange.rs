@@ -20,8 +20,6 @@ use crate::classify::classify;
 use crate::connection::Transport;
 use crate::handles::Handle;
 use crate::metrics::Metrics;
-use crate::model::dialect::TritonModel;
-use crate::model::served::ServedModel;
 use crate::pool::Pool;
 use crate::prompt_request::PromptRequest;
 use crate::pulse::Pulse;
@@ -29,6 +27,8 @@ use crate::registry::Registry;
 use crate::request_queue::NotSent;
 use crate::rpc;
 use crate::trace::write_context;
+use inflight_models::dialect::TritonModel;
+use inflight_models::served::ServedModel;
 
 /// The open requests of one model at a server.
 #[derive(Debug)]

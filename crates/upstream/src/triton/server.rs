@@ -20,14 +20,14 @@ use super::exchange::Exchanges;
 use super::tokenizers::Tokenizers;
 use crate::connection::Connection;
 use crate::context::Context;
-use crate::model::dialect::{self, Surroundings, TritonModel};
-use crate::model::served::{MAX_NAME_BYTES, Protocol, ServedModel};
 use crate::peer::Served;
 use crate::pool::Pool;
 use crate::pulse::Pulse;
 use crate::registry::Registry;
 use crate::rpc::{self, RpcError};
 use crate::slot::WorkerSlot;
+use inflight_models::dialect::{self, Surroundings, TritonModel};
+use inflight_models::served::{MAX_NAME_BYTES, Protocol, ServedModel};
 
 /// How often a server is asked whether it and its models are ready. There is no other sign: with a stream per
 /// request, a server sends nothing between requests.

@@ -14,7 +14,7 @@ use inflight_text::{
 use serde::Deserialize;
 
 use super::super::chat_templates::ChatTemplates;
-use crate::model::for_model::{ForModel, for_model};
+use inflight_models::for_model::{ForModel, for_model};
 
 /// The files that are read, where they are there.
 const FILES: [&str; 7] = [

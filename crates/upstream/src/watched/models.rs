@@ -7,7 +7,7 @@ use inflight_kserve::assets::Adapter;
 use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::model::served::MAX_NAME_BYTES;
+use inflight_models::served::MAX_NAME_BYTES;
 
 /// Models of one server that are watched; each has a place among the workers of its name.
 const MOST_MODELS: usize = 64;

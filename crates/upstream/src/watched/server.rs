@@ -18,12 +18,12 @@ use super::models::{self, Found};
 use crate::connection::{Connection, Transport};
 use crate::context::Context;
 use crate::handles::Handle;
-use crate::model::served::{Protocol, ServedModel};
 use crate::prompt_request::PromptRequest;
 use crate::registry::Registry;
 use crate::request_queue::NotSent;
 use crate::slot::WorkerSlot;
 use crate::triton::tokenizers::Tokenizers;
+use inflight_models::served::{Protocol, ServedModel};
 
 /// For the first answer of a server.
 const FIRST_ANSWER: Duration = Duration::from_secs(5);

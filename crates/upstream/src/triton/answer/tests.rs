@@ -6,7 +6,7 @@ use inflight_testkit::model::{byte_model_files, tokens};
 use inflight_text::{ModelFiles, TextModel};
 
 use super::*;
-use crate::model::dialect::{Surroundings, describe};
+use inflight_models::dialect::{Surroundings, describe};
 
 const END: i32 = 256;
 

@@ -23,8 +23,8 @@ use proptest::sample::select;
 use super::super::answer::{Expected, Reader};
 use super::super::request::{Sequence, triton_request};
 use super::*;
-use crate::model::sampling_params::SamplingParams;
 use crate::prompt_request::PromptRequest;
+use inflight_models::sampling_params::SamplingParams;
 
 /// A model as a server has it, before it is spoiled.
 fn sound() -> impl Strategy<Value = ModelConfig> {
