@@ -104,9 +104,13 @@ def copied(weight: Tensor) -> Tensor:
     return dataclasses.replace(weight, weight=weight.weight.clone())
 
 
-#: The stored forms of `cuts.CUTS`, and the rows that stand for each of its sizes.
+#: The stored forms of `cuts.CUTS`, and the rows that stand for each of its sizes. One row of FP8 and more
+#: than 64 have other products.
 STORED = {"fp8": ("fp8", "fp8-block"), "int4": ("int4",)}
-TUNED_ROWS = {16: (16,), 64: (64,), 128: (128, 256)}
+TUNED_ROWS: dict[str, dict[int, tuple[int, ...]]] = {
+    "fp8": {16: (16,), 64: (64,)},
+    "int4": {16: (1, 16), 64: (64,), 128: (128, 256)},
+}
 
 #: Outputs and warps that are tried for each size of `cuts.CUTS`.
 SHAPES = {
@@ -126,9 +130,7 @@ def tasks_of_tuning() -> list[tuple[Any, ...]]:
     for name in ("gate_up", "down"):
         wide = name == "gate_up"
         for stored, kinds in STORED.items():
-            for size, rows in TUNED_ROWS.items():
-                if stored == "fp8" and size > 64:
-                    continue
+            for size, rows in TUNED_ROWS[stored].items():
                 for outputs, warps in SHAPES[size]:
                     for stages in (3, 5) if size == 16 else (3, 4):
                         for programs in (132, 264, 528):
@@ -138,12 +140,13 @@ def tasks_of_tuning() -> list[tuple[Any, ...]]:
             kind = "fp8" if by_row else "fp8-block"
             for most in (64, 128, 256):
                 entry = ("NARROW_CUTS", (by_row, most, wide))
-                found.append((entry, None, (kind,), name, (most,)))
+                rows = (32, 64) if most == 64 else (most,)
+                found.append((entry, None, (kind,), name, rows))
                 for outputs, tile, warps in NARROW_SHAPES[most]:
                     for stages in (3, 4, 6) if most == 64 else (3, 4):
                         for programs in (132,) if wide and most > 64 else (132, 264):
                             how = (outputs, tile, warps, stages, programs)
-                            found.append((entry, how, (kind,), name, (most,)))
+                            found.append((entry, how, (kind,), name, rows))
     return found
 
 
@@ -194,9 +197,10 @@ def tune(arguments: argparse.Namespace) -> None:
     """Prints the tables of `cuts` with the fastest of what is tried; writes them to ``--output``."""
     tasks = tasks_of_tuning()
     once = {
-        product_of(task, kind, task[4][-1])[1]: (*task, kind, task[4][-1])
+        (product_of(task, kind, rows)[1], rows == 1): (*task, kind, rows)
         for task in tasks
         for kind in task[2]
+        for rows in task[4]
     }
     compile_all(list(once.values()))
     timed: dict[Any, list[tuple[float, Any]]] = {}
@@ -293,7 +297,7 @@ def measure_experts(_arguments: argparse.Namespace) -> None:
         ("gpt-oss-20b's", 32, 4, 2880, 2880, mxfp4),
     ):
         gate_up, down = made(experts, 2 * inner, hidden), made(experts, hidden, inner)
-        for rows in (1, 16, 64, 256, 2048, 8192):
+        for rows in (1, 16, 64, 256, 1024, 2048, 8192):
             x = torch.randn(rows, hidden, device="cuda").bfloat16()
             scores = torch.randn(rows, experts, device="cuda").bfloat16()
             size = _CACHE_BYTES  # of the matrices; two runs

@@ -20,11 +20,16 @@ if not HAS_GPU and "TRITON_INTERPRET" not in os.environ:
 
 from inflight.executors.reference.model.compressed import Compressed  # noqa: E402
 from inflight.executors.reference.pytorch import compressed, kernels, operations  # noqa: E402
-from inflight.executors.reference.pytorch.cuts import Plan, expert_plan, expert_rows  # noqa: E402
+from inflight.executors.reference.pytorch.cuts import (  # noqa: E402
+    WIDENED_FP8_ROWS,
+    Plan,
+    expert_plan,
+    expert_rows,
+)
 from inflight.executors.reference.pytorch.expert_kernels import choose, sort  # noqa: E402
 from inflight.executors.reference.pytorch.linear_kernels import (  # noqa: E402
-    WIDENED_FP8_ROWS,
     expert_kind,
+    expert_tile_rows,
 )
 from inflight.executors.reference.pytorch.product_kernels import Tiles, product  # noqa: E402
 
@@ -99,6 +104,29 @@ def test_a_product_with_a_compressed_matrix(kind: str, shape: tuple[int, int], d
         is_rounded = isinstance(weight, compressed.Fp8Matrix) and rows > WIDENED_FP8_ROWS
         tolerance = ROUNDED_ROWS if is_rounded and dtype == "bfloat16" else TOLERANCES[dtype]
         assert error(found, expected) < tolerance, rows
+
+
+@pytest.mark.parametrize(
+    ("shape", "block"),
+    [((20, 2880), None), ((10, 4160), None), ((136, 2880), (128, 128)), ((136, 4160), (8, 32))],
+)
+@pytest.mark.parametrize("dtype", TYPES)
+def test_one_row_times_fp8(shape: tuple[int, int], block: tuple[int, int] | None, dtype: str) -> None:
+    """In one turn and in several, with parts of tiles and of programs."""
+    torch.manual_seed(4)
+    weight = fp8(*shape, *(block or (1, shape[1])))
+    x = draw(1, shape[1]).to(getattr(torch, dtype))
+    bias = draw(shape[0]).to(x.dtype)
+    expected = operations.linear(x.float(), weight, bias.float())
+    assert error(kernels.linear(x, weight, bias), expected) < TOLERANCES[dtype]
+
+
+def test_experts_stored_in_two_ways_have_tiles_that_suit_both() -> None:
+    x, plain = draw(5, 64), draw(8, 64, 64)
+    packed = compressed.stacked([int4(64, 64, 32) for _ in range(8)])
+    for pair in ((plain, packed), (packed, plain)):
+        assert expert_tile_rows(x, pair, 8192, 8) == 128
+        assert expert_tile_rows(x, pair, 16, 8) == 16
 
 
 @pytest.mark.skipif(not HAS_GPU, reason="there is no NVIDIA GPU")
@@ -203,13 +231,13 @@ def test_a_mixture_of_experts(kind: str, normalized: bool) -> None:
                 for shape in ((2 * inner, hidden), (hidden, inner))
             )
             wide, wide_down = (one.float() if kind == "plain" else one for one in (gate_up, down))
-            for rows in (1, 5, 64, 700) if HAS_GPU else (1, 5, 40):
+            for rows in (1, 5, 64, 700, 1400) if HAS_GPU else (1, 5, 40):
                 x = draw(rows, hidden).to(getattr(torch, dtype))
                 scores = draw(rows, experts).to(x.dtype)
                 expected = operations.experts(x.float(), scores, wide, wide_down, chosen, "silu", normalized)
                 found = kernels.experts(x, scores, gate_up, down, chosen, "silu", normalized)
-                how = expert_kind(x, gate_up)
-                is_rounded = "narrow" in how and expert_rows(rows * chosen, experts, how) > WIDENED_FP8_ROWS
+                size = expert_tile_rows(x, (gate_up, down), rows * chosen, experts)
+                is_rounded = "narrow" in expert_kind(x, gate_up) and size > WIDENED_FP8_ROWS
                 tolerance = ROUNDED_TWICE if is_rounded else 1e-2
                 assert error(found, expected) < (tolerance if dtype == "bfloat16" else 1e-5), (rows, dtype)
 
@@ -240,6 +268,7 @@ def test_tiles_have_room_for_what_an_expert_computes(
     assigned: int, experts: int, stored: str, rows: int
 ) -> None:
     assert expert_rows(assigned, experts, stored) == rows
+    assert expert_rows(assigned, experts, stored, 128) == min(rows, 128)
     assert expert_plan(rows, stored, 64).rows == rows
 
 

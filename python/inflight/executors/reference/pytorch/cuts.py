@@ -19,9 +19,14 @@ _MOST_SHARES = 8
 #: Tiles of experts from which on their programs fill a GPU.
 _MANY_TILES = 32
 
-#: Rows of an expert, on average, from which on arithmetic takes all the time, and up to which FP8 is widened.
+#: Rows of a product up to which FP8 is widened, which is exact; more are rounded to FP8 themselves.
+WIDENED_FP8_ROWS = 16
+
+#: The same of experts: rows of each on average, since some have twice as many.
+_WIDENED_AVERAGE = WIDENED_FP8_ROWS // 2
+
+#: Rows of an expert, on average, from which on arithmetic takes all the time.
 _MANY_ROWS = 512
-_FEW_ROWS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,28 +91,28 @@ def plan(rows: int, width: int, inputs: int, stored: str) -> Plan:
     return _cut(rows, width, inputs, (outputs, size, warps, stages, programs))
 
 
-def expert_rows(assigned: int, experts: int, kind: str) -> int:
+def expert_rows(assigned: int, experts: int, kind: str, most: int = 256) -> int:
     """Rows of a tile that belong to one expert, of ``assigned`` rows in all; ``kind`` is one of
     `linear_kernels`'s ``expert_kind``."""
     average = -(-assigned // experts)
-    if kind in ("narrow", "narrow_blocks") and average > _FEW_ROWS:
+    if kind in ("narrow", "narrow_blocks") and average > _WIDENED_AVERAGE:
         if kind == "narrow_blocks" or average <= 64:
             return 64
-        return 256 if average >= _MANY_ROWS else 128
+        return most if average >= _MANY_ROWS else 128
     if kind == "plain" and average >= _MANY_ROWS:
-        return 256
+        return most
     least = 32 if kind == "plain" and assigned > experts else 16
-    # Many experts have more rows than the average, and read their matrix again for a second tile. INT4's is
-    # read soon.
+    # Many experts have more rows than the average, and read their matrix again for a second tile. INT4's are
+    # small: a second read costs little.
     wanted = average if kind == "int4" else 2 * average
     return min(128, max(least, 1 << (wanted - 1).bit_length()))
 
 
 def expert_plan(tile_rows: int, kind: str, tiles: int) -> Plan:
     """For at most ``tiles`` tiles of `expert_rows`."""
-    if kind == "narrow" and tile_rows == 64:
+    if kind.startswith("narrow") and tile_rows == 64:
         return Plan(128, tile_rows, 1, 4, 3)
-    if kind in ("plain", "narrow"):
+    if kind == "plain" or kind.startswith("narrow"):
         if tile_rows == 16:
             return Plan(64, tile_rows, 1, 4, 6)
         return Plan(128, tile_rows, 1, 8, 3) if tile_rows > 32 else Plan(128, tile_rows, 1, 4, 4)
@@ -117,7 +122,7 @@ def expert_plan(tile_rows: int, kind: str, tiles: int) -> Plan:
         return Plan(64, tile_rows, 1, 4, 3)
     if kind == "fp4" and (tile_rows == 32 or tiles < _MANY_TILES):
         return Plan(64, tile_rows, 1, 4, 4)
-    # Two warps multiply what they widen where it is, and there are others to take turns with.
+    # Two warps need no exchange of widened values, and enough programs run at once to hide the wait.
     return Plan(64, tile_rows, 1, 2, 3)
 
 

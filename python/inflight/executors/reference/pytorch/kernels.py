@@ -19,11 +19,10 @@ from inflight.executors.reference.model.families.family import SWIGLU_ALPHA, SWI
 from .attention_kernels import generation_attention
 from .context_kernels import context_attention
 from .context_kernels import plan as plan_context
-from .cuts import expert_rows
 from .expert_kernels import choose, choose_in_groups, mix, sort
 from .generation_kernels import plan as plan_generation
 from .latent_key_kernels import turn_latent
-from .linear_kernels import expert_kind, expert_linear, linear
+from .linear_kernels import expert_linear, expert_tile_rows, linear
 from .operations import Choice, Shape, Tensor, add_layer_norm
 from .operations import activate as _activate
 from .softcap_kernels import capped
@@ -231,7 +230,7 @@ def experts(
     `expert_adapter_kernels.ExpertAdapters.add` of the layer."""
     best, shares = choose(scores, chosen, normalized) if choice is None else choice
     count = scores.shape[1]
-    tiles = sort(best, count, expert_rows(best.numel(), count, expert_kind(x, gate_up)))
+    tiles = sort(best, count, expert_tile_rows(x, (gate_up, down), best.numel(), count))
     inner = expert_linear(x, gate_up, gate_up_bias, tiles)
     if adds is not None:
         adds("gate_up", x, inner, tiles, best)

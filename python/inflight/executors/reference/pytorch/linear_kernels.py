@@ -1,12 +1,13 @@
 """Which product a linear layer takes, by what its matrix is and how many rows there are.
 
 One row is bound by reading the matrix, a few rows too: a compressed one is widened as it is read. More rows
-of FP8 are multiplied as FP8, half of whose bytes each program reads again, and many rows of integers by an
-expanded copy, since arithmetic then takes the time.
+of FP8 are rounded to FP8 too, so that programs read half the bytes of them, and many rows of integers are
+multiplied with an expanded copy, since arithmetic then takes the time.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -15,13 +16,10 @@ import triton
 import triton.language as tl
 
 from .compressed import Fp8Matrix, Int4Matrix, SideBySide, has_fp8
-from .cuts import narrow_plan
+from .cuts import WIDENED_FP8_ROWS, expert_rows, narrow_plan
 from .narrow_kernels import fits_library, library_product, narrow_product, quantized
 from .operations import Tensor
 from .product_kernels import LEAST_INPUTS, Tiles, expanded, product, stored_as
-
-#: Rows up to which FP8 is widened, which is exact; more are rounded to FP8 themselves.
-WIDENED_FP8_ROWS = 16
 
 #: Rows up to which integers are widened tile by tile, however often a tile is read.
 TILED_INT4_ROWS = 256
@@ -75,7 +73,7 @@ def _vector_tile(weight: Tensor | Fp8Matrix) -> tuple[int, int]:
     if not isinstance(weight, Fp8Matrix):
         return (1, 2048) if inputs % 2048 == 0 else (2, 1024)
     if 2048 < inputs <= 4096:
-        # So many sums fit in registers only where nothing is added to them later.
+        # This many sums fit in registers only if the loop runs once.
         return _VECTOR_OUTPUTS, 4096
     return 4, min(2048, triton.next_power_of_2(inputs))
 
@@ -166,10 +164,29 @@ def expert_kind(x: Tensor, weight: Tensor) -> str:
     return stored_as(weight)
 
 
+#: Bytes of shared memory that tiles of 256 rows take: three stages of 48 KiB.
+_LARGE_TILES = 3 * 48 << 10
+
+
+@functools.cache
+def _has_large_tiles(device: Tensor) -> bool:
+    if device.type != "cuda":
+        return False
+    properties = torch.cuda.get_device_properties(device)
+    return int(getattr(properties, "shared_memory_per_block_optin", 0)) >= _LARGE_TILES
+
+
+def expert_tile_rows(x: Tensor, weights: tuple[Tensor, Tensor], assigned: int, experts: int) -> int:
+    """Rows of a tile that suit both matrices of the experts, of ``assigned`` rows in all."""
+    most = 256 if x.element_size() == 2 and _has_large_tiles(x.device) else 128
+    return min(expert_rows(assigned, experts, expert_kind(x, weight), most) for weight in weights)
+
+
 def expert_linear(
     x: Tensor, weight: Tensor, bias: Tensor | None, tiles: Tiles, scatter: bool = False
 ) -> Tensor:
-    """`product` with the matrices of experts."""
+    """Multiplies sorted rows with the experts' matrices; with tiles of more than `WIDENED_FP8_ROWS` those of
+    FP8 round the rows as well."""
     if tiles.size <= WIDENED_FP8_ROWS or not expert_kind(x, weight).startswith("narrow"):
         return product(x, weight, bias, tiles, scatter)
     narrow, scales = quantized(x, min(weight.columns, weight.shape[-1]))

@@ -313,8 +313,8 @@ def product(
 
     With ``tiles`` the matrix is ``[experts, out, in]``, and the outputs are those of the sorted places; rows
     are read by ``tiles.order``, or with ``scatter`` at their place and written by it; so is ``bias``
-    ``[experts, out]``, and none of `expert_plan` splits the inputs. With ``x_scales``, `narrow_kernels`'s
-    ``quantized`` made both of rows in bfloat16.
+    ``[experts, out]``, and none of `expert_plan` splits the inputs. With ``x_scales``, ``x`` and
+    ``x_scales`` are what ``narrow_kernels.quantized`` returns for rows in bfloat16.
     """
     dtype = x.dtype if x_scales is None else torch.bfloat16
     kind, chunk, group, scale_rows, tile = 0, 64 if x.dtype != torch.float32 else 32, 1 << 30, 1, 1
