@@ -157,7 +157,7 @@ impl ActiveRequest {
     ///
     /// # Errors
     /// The request failed; nothing more follows.
-    pub fn poll_output(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ApiError>> {
+    pub(crate) fn poll_output(&mut self, context: &mut Context<'_>) -> Poll<Result<(), ApiError>> {
         loop {
             match self.holding.poll(context) {
                 Step::Stays => {}
@@ -381,7 +381,7 @@ impl ActiveRequest {
     }
 
     /// Whether every choice has finished.
-    pub fn is_done(&self) -> bool {
+    pub(crate) fn is_done(&self) -> bool {
         self.unfinished == 0
     }
 
@@ -406,24 +406,24 @@ impl ActiveRequest {
     }
 
     /// Tokens of the prompt, where they are counted, and those of them that were in the cache.
-    pub fn prompt_counts(&self) -> (Option<u64>, u64) {
+    pub(crate) fn prompt_counts(&self) -> (Option<u64>, u64) {
         (self.record.prompt_tokens, self.record.cached_tokens)
     }
 
     /// The id that the client knows the request by.
-    pub fn request_id(&self) -> &str {
+    pub(crate) fn request_id(&self) -> &str {
         &self.record.request_id
     }
 
     /// The log probabilities of each choice's prompt, once they have come.
-    pub fn prompt_log_probs(&self) -> Vec<Option<PromptLogProbs>> {
+    pub(crate) fn prompt_log_probs(&self) -> Vec<Option<PromptLogProbs>> {
         let sequences = self.handles().sequences().max(1);
         let of = |choice: usize| self.prompt_log_probs.get(choice / sequences)?.clone();
         (0..self.choices.len()).map(of).collect()
     }
 
     /// The usage so far; `None` where nobody counts the prompt's tokens.
-    pub fn usage(&self) -> Option<Usage> {
+    pub(crate) fn usage(&self) -> Option<Usage> {
         let usage = Usage::new(
             self.record.prompt_tokens?,
             self.generated(),

@@ -48,20 +48,20 @@ impl AnswerOptions {
 /// What a choice has reported since its last clear, as a stream has it: one event for each token that brought
 /// something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Event<'a> {
+pub(crate) struct Event<'a> {
     /// A call has its id here, whatever the format.
-    pub delta: Delta<'a>,
+    pub(crate) delta: Delta<'a>,
     /// Whether the call is one of a custom tool, whose arguments are a text.
-    pub is_custom: bool,
+    pub(crate) is_custom: bool,
     /// Among the released log probabilities.
-    pub log_probs_end: usize,
+    pub(crate) log_probs_end: usize,
     /// Among the generated tokens.
-    pub tokens_end: usize,
+    pub(crate) tokens_end: usize,
 }
 
 /// The state of one choice's answer.
 #[derive(Debug)]
-pub struct Answer {
+pub(crate) struct Answer {
     options: Arc<AnswerOptions>,
     /// Whether a grammar ends the answer, and with it a call that the prompt has begun.
     is_guided: bool,
@@ -132,7 +132,7 @@ impl Kind {
 
 impl Answer {
     /// An answer of which there is nothing yet.
-    pub fn new(options: &Arc<AnswerOptions>, is_guided: bool) -> Self {
+    pub(crate) fn new(options: &Arc<AnswerOptions>, is_guided: bool) -> Self {
         let mut answer = Self {
             options: Arc::clone(options),
             is_guided,

@@ -21,7 +21,7 @@ use inflight_text::{Detokenizer, StopMatcher, Tokenizer};
 use inflight_upstream::inbox::OutputDetails;
 use pieces::push_piece;
 pub(super) use pieces::{MAX_PIECES, Piece};
-pub use token_ids::TokenIds;
+pub(crate) use token_ids::TokenIds;
 
 use super::answer::{Answer, AnswerOptions, Event};
 use super::logprobs::LogProbs;
@@ -35,7 +35,7 @@ pub struct Echo {
 
 /// What ended a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stopped {
+pub(crate) enum Stopped {
     /// The request's stop string of this index.
     Text(usize),
     Token(i32),
@@ -43,7 +43,7 @@ pub enum Stopped {
 
 impl Stopped {
     /// For an answer to a request with these stop strings.
-    pub fn stop_reason(self, stop: &[String]) -> StopReason {
+    pub(crate) fn stop_reason(self, stop: &[String]) -> StopReason {
         match self {
             Self::Text(index) => StopReason::Text(stop.get(index).cloned().unwrap_or_default()),
             Self::Token(token) => StopReason::Token(token),
@@ -66,13 +66,13 @@ pub struct Choice {
     /// Decoded text on its way to the stop matcher.
     decoded: String,
     /// Text that may be shown and has not been.
-    pub ready: String,
+    pub(crate) ready: String,
     /// How `ready` and the released log probabilities came; all of both.
-    pub pieces: Vec<Piece>,
+    pub(crate) pieces: Vec<Piece>,
     /// Generated tokens so far.
-    pub tokens: u64,
-    pub finish: Option<FinishReason>,
-    pub log_probs: Option<LogProbs>,
+    pub(crate) tokens: u64,
+    pub(crate) finish: Option<FinishReason>,
+    pub(crate) log_probs: Option<LogProbs>,
     /// Until it has been put before the text.
     echo: Option<Arc<Echo>>,
     /// Whether what ended the choice is part of its text.
@@ -82,7 +82,7 @@ pub struct Choice {
     /// Whether pieces report their tokens.
     counts_tokens: bool,
     /// All generated tokens, where the answer lists them.
-    pub ids: Option<TokenIds>,
+    pub(crate) ids: Option<TokenIds>,
     /// Where the answer may be more than text.
     answer: Option<Box<Answer>>,
 }
@@ -133,7 +133,7 @@ impl Choice {
     }
 
     /// What has come since the last clear.
-    pub fn events(&self) -> impl Iterator<Item = Event<'_>> {
+    pub(crate) fn events(&self) -> impl Iterator<Item = Event<'_>> {
         let answered = self.answer.iter().flat_map(|answer| answer.events());
         let mut start = 0;
         let plain = self.pieces.iter().map(move |piece| {
@@ -150,7 +150,7 @@ impl Choice {
     }
 
     /// Generated tokens that were reasoning.
-    pub fn reasoning_tokens(&self) -> u64 {
+    pub(crate) fn reasoning_tokens(&self) -> u64 {
         self.answer
             .as_ref()
             .map_or(0, |answer| answer.reasoning_tokens())
@@ -171,7 +171,7 @@ impl Choice {
 
     /// What ended the choice, where that was something the request or the model's configuration names: the
     /// index of a stop string, or a token other than the end token.
-    pub fn stop_reason(&self) -> Option<Stopped> {
+    pub(crate) fn stop_reason(&self) -> Option<Stopped> {
         match self.stops.hit() {
             Some(hit) => Some(Stopped::Text(hit.index)),
             None => self.stop_token.map(Stopped::Token),
@@ -190,7 +190,7 @@ impl Choice {
     /// # Errors
     /// The worker gave the sequence up: its time ran out, or it was cancelled there. Or the calls of the answer
     /// are not what the request demands.
-    pub fn take(
+    pub(crate) fn take(
         &mut self,
         tokens: &[i32],
         reason: WorkerReason,
@@ -303,12 +303,12 @@ impl Choice {
 
     /// Whether it should see tokens as they come: a stop string may end it before its worker does, and log
     /// probabilities that wait take far more memory than tokens.
-    pub fn wants_each_token(&self) -> bool {
+    pub(crate) fn wants_each_token(&self) -> bool {
         !self.stops.is_empty() || self.log_probs.is_some()
     }
 
     /// Forgets what was shown; `ready` and the log probabilities were taken.
-    pub fn clear_ready(&mut self) {
+    pub(crate) fn clear_ready(&mut self) {
         self.ready.clear();
         self.pieces.clear();
         if let Some(answer) = &mut self.answer {

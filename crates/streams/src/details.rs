@@ -17,7 +17,7 @@ pub enum Shape {
 }
 
 /// Tokens of the prompt, where they are counted, and those of them that were in the cache.
-pub type PromptCounts = (Option<u64>, u64);
+pub(crate) type PromptCounts = (Option<u64>, u64);
 
 /// See the module.
 #[derive(Debug)]
@@ -42,14 +42,14 @@ pub struct AnswerDetails {
 
 impl AnswerDetails {
     /// The prompt of a choice, where the answer lists tokens.
-    pub fn prompt(&self, choice: usize) -> Option<&[i32]> {
+    pub(crate) fn prompt(&self, choice: usize) -> Option<&[i32]> {
         let prompts = self.prompts.as_ref()?;
         prompts.get(choice / self.n.max(1)).map(Vec::as_slice)
     }
 
     /// Why a choice ended, as chat reports it. The call that `tool_choice` names ends with `stop`, as in OpenAI's API
     /// and in vLLM: `tool_calls` is for calls that the model chose.
-    pub fn finish_reason(&self, reason: FinishReason) -> FinishReason {
+    pub(crate) fn finish_reason(&self, reason: FinishReason) -> FinishReason {
         match reason {
             FinishReason::ToolCalls if self.names_function => FinishReason::Stop,
             other => other,
@@ -57,13 +57,17 @@ impl AnswerDetails {
     }
 
     /// The usage of a choice after `tokens`, where every event has it; as in vLLM, of that choice alone.
-    pub fn usage_after(&self, tokens: usize, (prompt, cached): PromptCounts) -> Option<Usage> {
+    pub(crate) fn usage_after(
+        &self,
+        tokens: usize,
+        (prompt, cached): PromptCounts,
+    ) -> Option<Usage> {
         let prompt = prompt.filter(|_| self.usage)?;
         Some(Usage::new(prompt, tokens as u64, cached))
     }
 
     /// What an event of a choice has beyond the usual, `tokens` into it.
-    pub fn extras<'a>(
+    pub(crate) fn extras<'a>(
         &'a self,
         shape: Shape,
         choice: usize,
@@ -88,12 +92,12 @@ impl AnswerDetails {
     }
 
     /// Whether events have something that most do not.
-    pub fn has_extras(&self) -> bool {
+    pub(crate) fn has_extras(&self) -> bool {
         self.usage || self.prompts.is_some()
     }
 
     /// The log probabilities of a choice's prompt, where they are asked for.
-    pub fn prompt_logprobs(
+    pub(crate) fn prompt_logprobs(
         &self,
         choice: usize,
         values: Option<&PromptLogProbs>,

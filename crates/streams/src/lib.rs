@@ -1,5 +1,5 @@
-//! From a server's output to what a client reads, streamed or whole. Knows nothing of routes, and nothing of how a
-//! server is picked or reached: that is [`inflight_upstream`]'s.
+//! From a server's output to what a client reads, streamed or whole. A route is only a label here; how a server is
+//! picked and reached is [`inflight_upstream`]'s.
 //!
 //! | module | owns |
 //! |---|---|

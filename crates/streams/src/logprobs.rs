@@ -71,7 +71,7 @@ impl LogProbs {
     }
 
     /// Puts an echoed prompt before the generated tokens. `text` is what the choice's text starts with.
-    pub fn echo(&mut self, prompt: &[i32], values: &PromptLogProbs, text: &str) {
+    pub(crate) fn echo(&mut self, prompt: &[i32], values: &PromptLogProbs, text: &str) {
         let width = values.width as usize;
         let (mut cursor, mut characters) = (0, 0u32);
         for (position, &token) in prompt.iter().enumerate() {
@@ -129,7 +129,7 @@ impl LogProbs {
     }
 
     /// Takes a generated token whose decoding added `decoded` to the text.
-    pub fn push(
+    pub(crate) fn push(
         &mut self,
         token: i32,
         position: usize,
@@ -164,7 +164,12 @@ impl LogProbs {
 
     /// Takes the token that ended the sequence, which has no text. An executor that does not report it leaves
     /// its value unknown.
-    pub fn push_end(&mut self, token: i32, position: usize, details: Option<&OutputDetails>) {
+    pub(crate) fn push_end(
+        &mut self,
+        token: i32,
+        position: usize,
+        details: Option<&OutputDetails>,
+    ) {
         let (value, alternatives) = self.values(position, details);
         self.released.push_back(Entry {
             token,
@@ -195,7 +200,7 @@ impl LogProbs {
     }
 
     /// So many more bytes of the text may be shown: releases the tokens that lie within.
-    pub fn shown(&mut self, bytes: usize) {
+    pub(crate) fn shown(&mut self, bytes: usize) {
         self.shown_bytes += bytes;
         while self
             .waiting
@@ -207,7 +212,7 @@ impl LogProbs {
     }
 
     /// A stop string cut the text: what starts behind the cut is never shown.
-    pub fn cut(&mut self) {
+    pub(crate) fn cut(&mut self) {
         while self
             .waiting
             .front()
@@ -219,23 +224,23 @@ impl LogProbs {
     }
 
     /// The text ended by itself: everything is shown.
-    pub fn release_all(&mut self) {
+    pub(crate) fn release_all(&mut self) {
         self.released.extend(self.waiting.drain(..));
     }
 
     /// How many tokens wait to be written.
-    pub fn released(&self) -> usize {
+    pub(crate) fn released(&self) -> usize {
         self.released.len()
     }
 
     /// How many bytes of the text shown so far belong to the waiting token `index` and those after it.
-    pub fn shown_from(&self, index: usize) -> usize {
+    pub(crate) fn shown_from(&self, index: usize) -> usize {
         let entry = self.released.get(index);
         entry.map_or(0, |entry| self.shown_bytes.saturating_sub(entry.start))
     }
 
     /// The next `count` tokens that may be shown, in chat's shape.
-    pub fn take_chat(&mut self, count: usize) -> ChatLogprobs {
+    pub(crate) fn take_chat(&mut self, count: usize) -> ChatLogprobs {
         let entries = self.take(count);
         let content = entries
             .into_iter()
@@ -278,7 +283,7 @@ impl LogProbs {
     }
 
     /// The next `count` tokens that may be shown, in the completions' shape.
-    pub fn take_completion(&mut self, count: usize) -> CompletionLogprobs {
+    pub(crate) fn take_completion(&mut self, count: usize) -> CompletionLogprobs {
         let entries = self.take(count);
         let mut columns = CompletionLogprobs::default();
         let mut tops = Vec::new();

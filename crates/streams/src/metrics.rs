@@ -1,5 +1,5 @@
 //! What is measured of requests that generate. Owns the numbers and their buckets; their names are the gateway's.
-//! What moves on the hot path are plain atomics, moved once for several messages or frames.
+//! On the hot path, counters are plain atomics, updated once for several messages or frames.
 
 mod intervals;
 
@@ -12,7 +12,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 
-pub use self::intervals::{IntervalBatch, Intervals};
+pub(crate) use self::intervals::IntervalBatch;
+pub use self::intervals::Intervals;
 
 /// A model, and how a streamed or complete generation ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -78,24 +79,24 @@ pub struct ModelMetrics {
     model: Arc<str>,
     generations: Family<EndLabels, Counter>,
     pub tokens_in: Counter,
-    pub time_to_first_token: Histogram,
-    pub inter_token_time: Intervals,
-    pub request_time: Histogram,
+    pub(crate) time_to_first_token: Histogram,
+    pub(crate) inter_token_time: Intervals,
+    pub(crate) request_time: Histogram,
 }
 
 impl ModelMetrics {
     /// The model's name.
-    pub fn name(&self) -> &str {
+    pub(crate) fn name(&self) -> &str {
         &self.model
     }
 
     /// The same, shared.
-    pub fn model(&self) -> Arc<str> {
+    pub(crate) fn model(&self) -> Arc<str> {
         Arc::clone(&self.model)
     }
 
     /// Counts a request that ended like this.
-    pub fn ended(&self, end: &'static str) {
+    pub(crate) fn ended(&self, end: &'static str) {
         let model = Arc::clone(&self.model);
         self.generations
             .get_or_create(&EndLabels { model, end })

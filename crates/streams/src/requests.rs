@@ -21,9 +21,9 @@ pub use self::witnessed::Witnessed;
 use crate::error::Failure;
 
 /// Kept of requests that have ended: minutes of an ordinary gateway, in some hundred kilobytes.
-pub const MOST_ENDED: usize = 512;
+pub(crate) const MOST_ENDED: usize = 512;
 /// Kept of requests that no worker had, apart from the others: a client that is refused often pushes out none of them.
-pub const MOST_REFUSED: usize = 128;
+pub(crate) const MOST_REFUSED: usize = 128;
 
 /// Characters that are kept of a name of a model that nobody may have.
 const MOST_NAME: usize = 128;
@@ -171,7 +171,7 @@ impl Default for Requests {
 
 impl Requests {
     /// Adds a request, which is open as long as the result lives.
-    pub fn add(self: &Arc<Self>, facts: Facts) -> OpenFacts {
+    pub(crate) fn add(self: &Arc<Self>, facts: Facts) -> OpenFacts {
         let facts = Arc::new(facts);
         let key = self.open.lock().insert(Arc::clone(&facts));
         OpenFacts {
@@ -239,7 +239,7 @@ fn push(list: &Mutex<VecDeque<Arc<Facts>>>, most: usize, facts: Arc<Facts>) {
 
 /// A request's own hold on its facts.
 #[derive(Debug)]
-pub struct OpenFacts {
+pub(crate) struct OpenFacts {
     list: Arc<Requests>,
     key: DefaultKey,
     facts: Arc<Facts>,
@@ -247,7 +247,7 @@ pub struct OpenFacts {
 
 impl OpenFacts {
     /// It was sent to this worker, `because` of what was wrong with the one before.
-    pub fn sent(&self, worker: &Arc<str>, because: Option<&'static str>) {
+    pub(crate) fn sent(&self, worker: &Arc<str>, because: Option<&'static str>) {
         let sent = SentTo {
             worker: Arc::clone(worker),
             at: self.facts.age(),
@@ -257,36 +257,36 @@ impl OpenFacts {
     }
 
     /// Its prompt has so many tokens.
-    pub fn prompt(&self, tokens: Option<u64>) {
+    pub(crate) fn prompt(&self, tokens: Option<u64>) {
         let tokens = tokens.unwrap_or(UNKNOWN);
         self.facts.prompt_tokens.store(tokens, Ordering::Relaxed);
     }
 
     /// It has generated so many tokens by now.
-    pub fn generated(&self, tokens: u64) {
+    pub(crate) fn generated(&self, tokens: u64) {
         self.facts
             .completion_tokens
             .store(tokens, Ordering::Relaxed);
     }
 
     /// The first came then.
-    pub fn first_output(&self, since_arrival: Duration) {
+    pub(crate) fn first_output(&self, since_arrival: Duration) {
         let micros = u64::try_from(since_arrival.as_micros()).unwrap_or(UNKNOWN);
         self.facts.first_output.store(micros, Ordering::Relaxed);
     }
 
     /// Nobody counts what it generates.
-    pub fn uncounted(&self) {
+    pub(crate) fn uncounted(&self) {
         self.generated(UNKNOWN);
     }
 
     /// Time since its arrival.
-    pub fn age(&self) -> Duration {
+    pub(crate) fn age(&self) -> Duration {
         self.facts.age()
     }
 
     /// It has ended. Only what is said first counts.
-    pub fn ended(&self, end: End) {
+    pub(crate) fn ended(&self, end: End) {
         let _ = self.facts.end.set(end);
     }
 }

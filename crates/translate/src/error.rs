@@ -3,7 +3,7 @@
 use inflight_openai::ApiError;
 
 /// 400: prompt and requested tokens do not fit, with the numbers.
-pub fn context_length_exceeded(
+pub(crate) fn context_length_exceeded(
     field: &'static str,
     context: usize,
     prompt_tokens: usize,

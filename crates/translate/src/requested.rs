@@ -14,30 +14,30 @@ const COMPLETION_MAX_TOKENS: u32 = 16;
 pub struct Requested {
     /// What an error about the prompt names: `messages` or `prompt`.
     pub prompt_field: &'static str,
-    pub n: u32,
-    pub stream: bool,
-    pub has_stop_strings: bool,
-    pub shows_special_tokens: bool,
+    pub(crate) n: u32,
+    pub(crate) stream: bool,
+    pub(crate) has_stop_strings: bool,
+    pub(crate) shows_special_tokens: bool,
     /// Whether the request says if special tokens are added to its text.
-    pub chooses_special_tokens: bool,
+    pub(crate) chooses_special_tokens: bool,
     /// Whether the answer reports the usage.
-    pub reports_usage: bool,
+    pub(crate) reports_usage: bool,
     pub max_tokens: Option<u32>,
     /// Whether `max_tokens` gives way to the room that the context has.
-    pub fits_context: bool,
+    pub(crate) fits_context: bool,
     /// Used when `max_tokens` is absent; `None`: the rest of the context.
     pub default_max_tokens: Option<u32>,
-    pub sampling: Sampling,
+    pub(crate) sampling: Sampling,
     /// `Some(k)`: with k alternatives.
     pub log_probs: Option<u32>,
     /// What an error about alternatives names.
-    pub top_log_probs_field: &'static str,
+    pub(crate) top_log_probs_field: &'static str,
     /// `Some(k)`: log probabilities of the prompt too, with k alternatives.
-    pub prompt_log_probs: Option<u32>,
+    pub(crate) prompt_log_probs: Option<u32>,
     /// What few requests have.
     pub extensions: Option<Box<Extensions>>,
     /// The adapter that the model's name asks for, as the server numbers it.
-    pub lora_task_id: Option<u64>,
+    pub(crate) lora_task_id: Option<u64>,
     /// Whose texts are known by how long its prompt takes.
     pub scope: Scope,
 }

@@ -1,5 +1,5 @@
 //! The answer to a chat or completions request: streamed, or whole. Owns its headers; the content is
-//! `stream`'s.
+//! inflight-streams'.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
 //! Anthropic's Messages API. A request is translated into a chat request and prepared as one; owns what its
-//! errors call the fields, and the answer's head. Its bytes are `stream`'s.
+//! errors call the fields, and the answer's head. Its bytes are inflight-streams'.
 
 use std::sync::Arc;
 

@@ -6,13 +6,13 @@ pub(crate) const MAX_PIECES: usize = 256;
 
 /// What one token brought: one event of a stream. Each piece begins where the one before it ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Piece {
+pub(crate) struct Piece {
     /// In the choice's text that is ready.
-    pub text_end: usize,
+    pub(crate) text_end: usize,
     /// Among the released log probabilities.
-    pub log_probs_end: usize,
+    pub(crate) log_probs_end: usize,
     /// Among the generated tokens, where the answer reports them; else 0.
-    pub tokens_end: usize,
+    pub(crate) tokens_end: usize,
 }
 
 /// Adds a piece that ends here, unless it is empty.

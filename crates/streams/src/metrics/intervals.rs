@@ -39,7 +39,7 @@ struct Counts {
 
 /// Those of one request that are not yet in [`Intervals`].
 #[derive(Debug, Default)]
-pub struct IntervalBatch {
+pub(crate) struct IntervalBatch {
     buckets: [u32; BOUNDS.len()],
     nanoseconds: u64,
     observations: u32,
@@ -47,7 +47,7 @@ pub struct IntervalBatch {
 
 impl IntervalBatch {
     /// Counts `tokens` tokens that each came `after` the one before.
-    pub fn observe(&mut self, tokens: u64, after: Duration) {
+    pub(crate) fn observe(&mut self, tokens: u64, after: Duration) {
         let seconds = after.as_secs_f64();
         let place = BOUNDS.partition_point(|bound| *bound < seconds);
         let tokens = u32::try_from(tokens).unwrap_or(u32::MAX);
@@ -61,12 +61,12 @@ impl IntervalBatch {
     }
 
     /// Whether it is time to flush.
-    pub fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.observations >= BATCH
     }
 
     /// Moves everything to `all`.
-    pub fn flush(&mut self, all: &Intervals) {
+    pub(crate) fn flush(&mut self, all: &Intervals) {
         if self.observations == 0 {
             return;
         }
@@ -98,4 +98,33 @@ impl EncodeMetric for Intervals {
 
 impl TypedMetric for Intervals {
     const TYPE: MetricType = MetricType::Histogram;
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+    use prometheus_client::registry::{Registry, Unit};
+
+    use super::*;
+
+    #[test]
+    fn a_batch_is_counted_once_in_the_buckets_of_prometheus() {
+        let (all, mut batch) = (Intervals::default(), IntervalBatch::default());
+        batch.observe(2, Duration::from_millis(3));
+        batch.flush(&all);
+        batch.flush(&all);
+        let mut registry = Registry::default();
+        registry.register_with_unit("time", "Time", Unit::Seconds, all);
+        let mut page = String::new();
+        encode(&mut page, &registry).unwrap();
+        for line in [
+            "time_seconds_bucket{le=\"0.002\"} 0",
+            "time_seconds_bucket{le=\"0.004\"} 2",
+            "time_seconds_bucket{le=\"+Inf\"} 2",
+            "time_seconds_count 2",
+            "time_seconds_sum 0.006",
+        ] {
+            assert!(page.contains(&format!("{line}\n")), "{line} in\n{page}");
+        }
+    }
 }
