@@ -5,10 +5,8 @@ use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use inflight_anthropic::error as anthropic;
 use inflight_openai::ApiError;
+use inflight_streams::requests::Failure;
 use tonic::Code;
-
-pub(crate) use inflight_streams::error::{Failure, from_worker, given_up, no_worker};
-pub(crate) use inflight_translate::error::{outside_vocabulary, text_too_long};
 
 /// What OpenAI's clients read before `retry-after`, which has no parts of seconds.
 pub(crate) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");

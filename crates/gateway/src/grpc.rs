@@ -17,6 +17,7 @@ use inflight_kserve::inference as wire;
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
 use inflight_kserve::streamed::{StreamServer, StreamService, Unused, streams_elsewhere};
 use inflight_openai::ApiError;
+use inflight_streams::requests::{Witnessed, shortened};
 use inflight_upstream::delivery::{CallContext, Permit, Witness};
 use inflight_upstream::forward::ForwardCall;
 use inflight_upstream::trace::EntryPoint;
@@ -28,7 +29,6 @@ use crate::error;
 use crate::middleware::RequestContext;
 use crate::server::{Port, within_grace};
 use crate::state::AppState;
-use inflight_streams::requests::{Witnessed, shortened};
 
 /// The method of a call whose answer comes in one piece.
 const ONE: &str = "ModelInfer";

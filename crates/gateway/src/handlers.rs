@@ -1,5 +1,6 @@
-//! One file per resource. Chat and completions share four steps: `generate` receives a request, `prompt` prepares a
-//! prompt, `sending` sends it to a worker, `answering` writes the answer.
+//! Resources of the APIs, and the steps that those which generate share: `generate` receives a request, `chat` or
+//! `completions` reads it with `answer_options` and `prompt`, `preparing` waits for what may wait, and `answering` has
+//! it sent (`sending`, `dispatching`) and makes the response, whose body inflight-streams writes.
 
 pub(crate) mod adapters;
 mod answer_options;

@@ -22,8 +22,11 @@
 //! |---|---|
 //! | `cli`, `options`, `option_layers`, `option_file`, `template_option`, `log`, `run` | the command, its options and where they may be, the log, the gateway's life |
 //! | `server`, `router`, `routes`, `handled`, `middleware` | sockets and connections, routes, what every request passes through |
+//! | `tls_options`, `option_list`, `openapi`, `console` | options of certificates, the options as pages list them, the API's description, the page for people |
 //! | `access`, `caller`, `request_body` | which requests are let in, who may stop them, the memory of their bodies |
-//! | `handlers` | one file per resource of the API, and KServe's calls over HTTP |
+//! | `handlers`, `query` | the resources of the API, and KServe's calls over HTTP |
+//! | `batches`, `batch_runner` | files and batches: where they are kept, and running them |
+//! | `state`, `metrics`, `error` | what all handlers share, the page for Prometheus, errors over HTTP |
 //! | `grpc` | KServe's calls over gRPC |
 //! | `picker` | proxies that ask where requests go |
 //!

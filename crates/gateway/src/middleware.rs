@@ -15,16 +15,17 @@ use axum::response::Response;
 use http::{HeaderValue, Method, StatusCode, Version, header};
 use inflight_clients::client::{Client, Owner};
 use inflight_openai::ApiError;
+use inflight_streams::requests::Failure;
+use inflight_streams::requests::{End, Requests};
 use inflight_upstream::trace::EntryPoint;
 
 use self::access_log::Requested;
 use self::rate_limits::Dialect;
 pub(crate) use self::request_id::RequestContext;
 pub(crate) use self::timing::Timing;
-use crate::error::{self, Failure};
+use crate::error;
 use crate::request_body;
 use crate::state::AppState;
-use inflight_streams::requests::{End, Requests};
 
 /// What is known of a path before its handler runs.
 #[derive(Clone, Copy, Debug)]

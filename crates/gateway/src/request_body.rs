@@ -8,11 +8,10 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, header};
 use http_body::Body as _;
 use http_body_util::BodyExt;
-use inflight_openai::ApiError;
-use tokio::time::Instant;
-
 use inflight_clients::admission::{Admission, BodyMemory};
 use inflight_clients::client::Client;
+use inflight_openai::ApiError;
+use tokio::time::Instant;
 
 /// A body must be complete within this.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);

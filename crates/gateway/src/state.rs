@@ -10,6 +10,7 @@ use inflight_images::{Images, Rules};
 use inflight_models::format_options::FormatOptions;
 use inflight_openai::ReasoningField;
 use inflight_response_store::{Bounds, ResponseStore};
+use inflight_streams::requests::Requests;
 use inflight_traces::Tracer;
 use inflight_upstream::delivery::ResumeLimits;
 use inflight_upstream::ending::Ending;
@@ -22,7 +23,6 @@ use crate::access::Access;
 use crate::batches::Batches;
 use crate::metrics::Metrics;
 use crate::options::GatewayOptions;
-use inflight_streams::requests::Requests;
 
 /// All bodies together may take 16 times the largest one, but never less than this, so that a small
 /// limit on one body does not limit how many there are.

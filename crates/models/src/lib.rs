@@ -1,5 +1,11 @@
-//! What the gateway knows about a model, whichever server it runs on. Plain values: owns what a model is,
-//! what it can do, and the parameters of one generation; knows nothing of OpenAI, HTTP or connections.
+//! What the gateway knows about a model. Plain values; knows nothing of OpenAI, HTTP or connections.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `served`, `capability`, `adapter` | a model as one of its servers has it, what it can do, its adapters |
+//! | `dialect` | how a plain Triton names its tensors |
+//! | `format_options`, `for_model` | how it writes calls and reasoning, and options that are given by model |
+//! | `sampling_params` | the parameters of one generation |
 
 pub mod adapter;
 pub mod capability;

@@ -1,5 +1,6 @@
 //! An answer that is more than text: reasoning, content and tool calls, event by event. Owns the ids of calls, how
-//! many events are kept apart, and the count of reasoning tokens; how a model writes each is `inflight-parsers`'.
+//! many events are kept apart, the count of reasoning tokens, and which answers fail (502) since a call is broken or
+//! was demanded and is missing; how a model writes each is `inflight-parsers`'.
 //!
 //! Only choices of requests with tools, and of models that reason, have one.
 

@@ -1,4 +1,4 @@
-//! The event stream of a response, polled by the connection's own task. Owns when what is ready is written; which
+//! The event stream of a response, polled by the connection's own task, over HTTP/2 by the stream's. Owns when what is ready is written; which
 //! events there are is each API's own ([`EventWriter`]).
 //!
 //! Everything ready at a poll becomes one HTTP frame, with one event for each token and choice: clients count on

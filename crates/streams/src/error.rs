@@ -1,18 +1,11 @@
 //! What went wrong with a request's worker, as clients read it. Owns which error each failure is; how errors are
-//! written is inflight-openai's, and which status HTTP and gRPC have for them the gateway's.
+//! written, and their statuses in HTTP, are inflight-openai's, and codes of gRPC the gateway's.
 
 use std::time::Duration;
 
 use inflight_openai::ApiError;
 use inflight_upstream::expiry::GivenUp;
 use tonic::Code;
-
-/// What a failed response carries for the access log: no text, since that may quote the client.
-#[derive(Clone, Debug)]
-pub struct Failure {
-    pub code: Option<&'static str>,
-    pub param: Option<String>,
-}
 
 /// The error with which a worker ended a request. `retry_after_ms`: when it expects to have room; 0: not
 /// known.

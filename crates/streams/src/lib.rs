@@ -4,7 +4,8 @@
 //! | module | owns |
 //! |---|---|
 //! | `active_request`, `prompts_mover`, `generated` | the request being answered, and its move to another worker |
-//! | `choice`, `answer`, `logprobs`, `details` | one choice: from tokens to text, reasoning and tool calls |
+//! | `choice`, `answer`, `logprobs` | one choice: from tokens to text, reasoning and tool calls |
+//! | `details` | what an answer reports besides: usage, finish reasons, log probabilities of the prompt |
 //! | `body` | the body of a streamed response, whatever it is written as |
 //! | `chunks`, `whole`, `messages`, `responses` | how chunks, whole answers, Anthropic's messages and responses are written |
 //! | `error` | what went wrong with a worker, as clients read it |

@@ -1,9 +1,11 @@
-//! What is measured and logged of one request. Owns its times, its token counts and its line in the log; knows
-//! nothing of its content.
+//! What is measured and logged of one request. Owns its times, its token counts and its line in the log, and holds
+//! its place among the admitted ones: when it is dropped, the place is free and the client's quota is charged. Knows
+//! nothing of the request's content.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use inflight_base::milliseconds;
 use inflight_base::wall_clock;
 use inflight_clients::admission::Admitted;
 use inflight_clients::client::Owner;
@@ -13,7 +15,6 @@ use tokio::time::Instant;
 
 use crate::metrics::{IntervalBatch, Metrics, ModelMetrics};
 use crate::requests::{End, Facts, OpenFacts, Requests};
-use inflight_base::milliseconds;
 
 /// Measures a request while it lives, then logs and counts how it ended; holds its place among the admitted ones.
 #[derive(Debug)]

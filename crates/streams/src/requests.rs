@@ -18,7 +18,6 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 pub use self::witnessed::Witnessed;
-use crate::error::Failure;
 
 /// Kept of requests that have ended: minutes of an ordinary gateway, in some hundred kilobytes.
 pub(crate) const MOST_ENDED: usize = 512;
@@ -39,6 +38,13 @@ pub struct SentTo {
     pub at: Duration,
     /// What was wrong with the worker before; `None`: there was none.
     pub because: Option<&'static str>,
+}
+
+/// What a failed response carries for the access log: no text, since that may quote the client.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    pub code: Option<&'static str>,
+    pub param: Option<String>,
 }
 
 /// How a request ended.

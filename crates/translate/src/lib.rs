@@ -2,7 +2,8 @@
 //! no randomness. Knows nothing of tensors: these are written in `upstream`, one way per protocol.
 //!
 //! [`requested`] is what either endpoint asks for, [`resolve`] settles it for a model: defaults, limits,
-//! capabilities. [`error`] says what a model cannot serve.
+//! capabilities. `extras` are settings beyond OpenAI's, and
+//! [`error`] says what a model cannot serve.
 
 pub mod error;
 mod extras;

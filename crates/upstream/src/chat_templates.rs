@@ -1,8 +1,7 @@
 //! Which chat template a model gets that the operator gave. Owns the choice; the templates are read by then.
 
-use inflight_text::TemplateSource;
-
 use inflight_models::for_model::{ForModel, for_model};
+use inflight_text::TemplateSource;
 
 /// The templates of `--chat-template` and `--history-template`, by model.
 #[derive(Clone, Debug, Default)]

@@ -7,6 +7,9 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use inflight_kserve::assets;
+use inflight_models::adapter::task_of;
+use inflight_models::capability::{Capability, has};
+use inflight_models::served::{Protocol, ServedModel};
 use tokio::time::Instant;
 use tonic::Status;
 
@@ -18,9 +21,6 @@ use super::prompt_request::PromptRequest;
 use super::pulse::Pulse;
 use super::registry::{Registry, Sequences};
 use super::request_queue::NotSent;
-use inflight_models::adapter::task_of;
-use inflight_models::capability::{Capability, has};
-use inflight_models::served::{Protocol, ServedModel};
 
 /// How requests travel to a server; the output of each comes back through the [`Registry`].
 pub trait Transport: std::fmt::Debug + Send + Sync {

@@ -1,6 +1,6 @@
 //! Everything between the gateway and its servers, both Inflight workers and plain Triton servers: which servers
 //! there are, connections, the table of models, and the delivery of a request to one server after another. Knows
-//! KServe and our asset service; knows nothing of HTTP servers, or of any API. What a model is and can do is
+//! KServe and our asset service; knows nothing of HTTP servers, or of OpenAI's or Anthropic's API. What a model is and can do is
 //! [`inflight_models`]'.
 //!
 //! All kinds of server are driven through [`connection::Connection`]; what differs between them is in

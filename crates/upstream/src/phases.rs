@@ -6,7 +6,6 @@ use std::str::FromStr;
 
 use bytes::Bytes;
 use inflight_kserve::assets;
-
 use inflight_models::capability::{Capability, has};
 use inflight_models::served::ServedModel;
 

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
+use inflight_models::sampling_params::SamplingParams;
 use inflight_traces::TraceContext;
 
 use crate::phases::Phases;
 use crate::trace::context_parameters;
-use inflight_models::sampling_params::SamplingParams;
 
 /// One prompt and how to generate from it.
 #[derive(Clone, Copy, Debug)]

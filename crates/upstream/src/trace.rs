@@ -16,11 +16,10 @@ use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_traces::{TraceContext, Tracer};
 use parking_lot::Mutex;
 use tokio::time::Instant;
-
-use crate::metrics::RetryReason;
 use tonic::metadata::{MetadataMap, MetadataValue};
 
 use self::spans::make;
+use crate::metrics::RetryReason;
 
 /// Headers, and request parameters, that carry W3C trace context; no model reads them.
 const TRACE_PARENT: &str = "traceparent";

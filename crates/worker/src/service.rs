@@ -1,4 +1,4 @@
-//! The KServe v2 service: what each call answers. Generating is in [`stream`].
+//! The KServe v2 service: what each call answers. Generating is in [`stream`] and [`one`], both by way of [`receiving`], [`plain`] and [`text`].
 
 mod arriving;
 mod cache_state;

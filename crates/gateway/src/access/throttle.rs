@@ -6,10 +6,9 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use inflight_clients::client::group;
 use parking_lot::Mutex;
 use tokio::time::Instant;
-
-use inflight_clients::client::group;
 
 /// Wrong keys at once: a client that is set up wrongly, with its retries.
 const BURST: u32 = 20;

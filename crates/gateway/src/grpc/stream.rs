@@ -1,5 +1,5 @@
-//! One stream of a client of Triton's, with any number of requests. Each becomes a separate stream at the server
-//! that it goes to, so that the requests of one client are spread as well; their responses come in the order in
+//! One stream of a client of Triton's, with any number of requests. Each is sent separately, so that the requests
+//! of one client are spread as well; their responses come in the order in
 //! which they are made. Dropping the answers stops the work on all of them.
 
 use std::sync::Arc;

@@ -8,10 +8,10 @@ use inflight_models::served::ServedModel;
 use inflight_openai::chat::{ChatRequest, ToolChoice, Tools};
 use inflight_openai::{ApiError, Guide, GuideKind};
 use inflight_parsers::{Format, ParserOptions, ToolFormat};
+use inflight_streams::answer::{AnswerOptions, CallDemand};
 use serde_json::Value;
 
 use super::forced::{self, NEW_MISTRAL_TOKEN, forced};
-use inflight_streams::answer::{AnswerOptions, CallDemand};
 
 /// Bytes of a grammar that executors take.
 const MAX_GUIDE_BYTES: usize = 64 * 1024;

@@ -9,6 +9,12 @@ use http::{HeaderName, HeaderValue, header};
 use inflight_base::wall_clock::since_epoch;
 use inflight_openai::chunk::{ChunkTemplate, StreamInfo};
 use inflight_openai::{ApiError, IgnoredFields};
+use inflight_streams::active_request::ActiveRequest;
+use inflight_streams::body::{EventBody, EventWriter};
+use inflight_streams::chunks::ChunkWriter;
+use inflight_streams::details::{AnswerDetails, Shape};
+use inflight_streams::prompts_mover::noted;
+use inflight_streams::whole;
 use inflight_upstream::classify::Refused;
 use inflight_upstream::survival::Report;
 
@@ -20,12 +26,6 @@ use super::sending;
 use crate::error::LoggedAtEnd;
 use crate::middleware::Timing;
 use crate::state::AppState;
-use inflight_streams::active_request::ActiveRequest;
-use inflight_streams::body::{EventBody, EventWriter};
-use inflight_streams::chunks::ChunkWriter;
-use inflight_streams::details::{AnswerDetails, Shape};
-use inflight_streams::prompts_mover::noted;
-use inflight_streams::whole;
 
 pub(crate) const IGNORED_FIELDS: HeaderName = HeaderName::from_static("x-inflight-ignored-fields");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");

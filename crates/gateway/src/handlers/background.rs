@@ -12,13 +12,13 @@ use http_body_util::BodyExt;
 use inflight_openai::ApiError;
 use inflight_openai::responses::{AnswerWriter, Head, ResponseId, Unanswered, in_own_words};
 use inflight_response_store::{Events, Keeping, Next, ResponseStore, Running};
+use inflight_streams::body::EventBody;
+use inflight_streams::responses::{ResponseWriter, whole};
 
 use super::answering;
 use super::arrival::Arrival;
 use super::prepared::Prepared;
 use crate::state::AppState;
-use inflight_streams::body::EventBody;
-use inflight_streams::responses::{ResponseWriter, whole};
 
 /// The event with which a stream ends that does not end as its answer.
 fn error_event(number: usize, code: &str, message: &str) -> Bytes {

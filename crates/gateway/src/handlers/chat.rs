@@ -10,8 +10,10 @@ use inflight_models::served::ServedModel;
 use inflight_openai::chat::{self, ChatRequest, Message, Role, TemplateOptions};
 use inflight_openai::{ApiError, Generation, IgnoredFields, Parsed};
 use inflight_parsers::{CallIdForm, Format, ToolFormat};
+use inflight_streams::details::Shape;
 use inflight_text::Scope;
 use inflight_text::TemplateInput;
+use inflight_translate::requested::Requested;
 use inflight_upstream::placement::BlockKeys;
 use serde_json::Value;
 use tokio::time::Instant;
@@ -28,8 +30,6 @@ use super::prompt::{self, SpecialTokens};
 use super::thinking;
 use crate::error::HttpError;
 use crate::state::AppState;
-use inflight_streams::details::Shape;
-use inflight_translate::requested::Requested;
 
 /// `POST /v1/chat/completions`.
 pub(crate) async fn create_chat_completion(

@@ -8,7 +8,9 @@ use inflight_clients::admission::Work;
 use inflight_models::served::ServedModel;
 use inflight_openai::completions::{self, CompletionRequest, Prompt};
 use inflight_openai::{ApiError, Parsed};
+use inflight_streams::details::Shape;
 use inflight_text::Scope;
+use inflight_translate::requested::Requested;
 use inflight_upstream::placement::BlockKeys;
 use tokio::time::Instant;
 
@@ -21,8 +23,6 @@ use super::prompt::{self, SpecialTokens};
 use super::thinking;
 use crate::error::HttpError;
 use crate::state::AppState;
-use inflight_streams::details::Shape;
-use inflight_translate::requested::Requested;
 
 /// `POST /v1/completions`.
 pub(crate) async fn create_completion(

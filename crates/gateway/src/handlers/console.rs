@@ -6,8 +6,10 @@ use std::time::UNIX_EPOCH;
 
 use axum::Json;
 use axum::extract::{Request, State};
+use inflight_base::milliseconds;
 use inflight_clients::client::{Client, Owner};
 use inflight_clients::quota::Rate;
+use inflight_streams::requests::{Facts, SentTo};
 use inflight_upstream::connection::Connection;
 use inflight_upstream::placement::CacheUsage;
 use inflight_upstream::slot::WorkerSlot;
@@ -16,8 +18,6 @@ use serde::Serialize;
 
 use crate::query;
 use crate::state::AppState;
-use inflight_base::milliseconds;
-use inflight_streams::requests::{Facts, SentTo};
 
 /// Listed at once, of the open requests and of those that have ended.
 const MOST_LISTED: usize = 100;

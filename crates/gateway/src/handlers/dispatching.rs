@@ -1,6 +1,7 @@
 //! The prompts of a prepared request on their way to one worker, from the beginning or to continue. When they go there
 //! is `upstream`'s.
 
+use inflight_streams::prompts_mover::Progress;
 use inflight_upstream::delivery::Tried;
 use inflight_upstream::dispatch::{Dispatched, NotDispatched, dispatch, dispatch_phases};
 use inflight_upstream::metrics::RetryReason;
@@ -14,7 +15,6 @@ use tokio::time::Instant;
 use super::prepared::Prepared;
 use crate::middleware::RequestContext;
 use crate::state::AppState;
-use inflight_streams::prompts_mover::Progress;
 
 /// Sends all prompts to a worker that has not been tried, from the beginning or to continue. From the beginning, it may be
 /// a worker for contexts, whose answer ends with what another one continues with. `because`: of what was wrong with the

@@ -10,9 +10,8 @@ mod pattern;
 use inflight_openai::chat::{FunctionTool, ToolChoice, Tools};
 use inflight_openai::{Guide, GuideKind};
 use inflight_parsers::ToolFormat;
-use serde_json::{Map, Value, json};
-
 use inflight_streams::answer::BegunCall;
+use serde_json::{Map, Value, json};
 
 /// How a format writes a call.
 struct Shape {

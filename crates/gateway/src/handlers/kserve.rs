@@ -15,6 +15,8 @@ use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::streamed::EncodedResponse;
 use inflight_openai::ApiError;
 use inflight_rest::{Call, Coding, RestError, Route, Upstream};
+use inflight_streams::prompts_mover::noted;
+use inflight_streams::requests::{Witnessed, shortened};
 use inflight_upstream::delivery::{CallContext, Permit, Witness};
 use inflight_upstream::forward::{ForwardCall, ForwardStream};
 use tonic::{Extensions, Status};
@@ -25,8 +27,6 @@ use crate::error;
 use crate::middleware::RequestContext;
 use crate::request_body::{self, RequestBody};
 use crate::state::AppState;
-use inflight_streams::prompts_mover::noted;
-use inflight_streams::requests::{Witnessed, shortened};
 
 /// Any call of the API.
 pub(crate) async fn call(State(state): State<Arc<AppState>>, request: Request) -> Response {

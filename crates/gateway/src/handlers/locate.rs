@@ -7,11 +7,11 @@ use inflight_models::adapter::{Adapter, readings};
 use inflight_models::capability::{Capability, has};
 use inflight_models::served::ServedModel;
 use inflight_openai::ApiError;
+use inflight_streams::error::no_worker;
 use inflight_upstream::table::{ModelEntry, NoModel};
 use serde::Deserialize;
 
 use super::models;
-use crate::error::no_worker;
 use crate::state::AppState;
 
 /// A model that a request can be prepared for.

@@ -7,6 +7,8 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use inflight_anthropic::{TokenCount, request};
 use inflight_openai::ApiError;
+use inflight_streams::body::EventBody;
+use inflight_streams::messages::{MessageFacts, MessageWriter, whole};
 
 use super::asking::Asking;
 use super::generate;
@@ -14,8 +16,6 @@ use super::prepared::Prepared;
 use super::{answering, chat, count};
 use crate::error::HttpError;
 use crate::state::AppState;
-use inflight_streams::body::EventBody;
-use inflight_streams::messages::{MessageFacts, MessageWriter, whole};
 
 /// `POST /v1/messages`.
 pub(crate) async fn create_message(

@@ -6,9 +6,8 @@ use axum::extract::{Path, Request};
 use axum::response::Response;
 use bytes::Bytes;
 use http::{HeaderValue, header};
-use serde::Serialize;
-
 use inflight_clients::client::{Client, Owner};
+use serde::Serialize;
 
 /// The id in a path; one that is not text is nobody's.
 pub(super) type PathId = Result<Path<String>, PathRejection>;

@@ -13,6 +13,7 @@ use inflight_openai::completions::CompletionRequest;
 use inflight_openai::{ApiError, Generation, Parsed, chat, completions};
 use inflight_parsers::CallIdForm;
 use inflight_rest::Route;
+use inflight_streams::error::no_worker;
 use inflight_upstream::phases::Phases;
 use inflight_upstream::placement::{CacheQuery, Prompts};
 use inflight_upstream::prompt_request::PromptRequest;
@@ -27,7 +28,7 @@ use super::asking::Asking;
 use super::locate::{Among, Located, locate_among, named_model};
 use super::prepared::Prepared;
 use super::{chat as chats, completions as texts, responses};
-use crate::error::{self, no_worker};
+use crate::error;
 use crate::state::AppState;
 
 /// Where calls of KServe's gRPC service are.

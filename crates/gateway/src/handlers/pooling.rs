@@ -15,7 +15,9 @@ use inflight_models::served::ServedModel;
 use inflight_openai::completions::Prompt;
 use inflight_openai::embeddings::Pooling;
 use inflight_openai::{ApiError, IgnoredFields};
+use inflight_streams::error::from_worker;
 use inflight_text::Scope;
+use inflight_translate::error::outside_vocabulary;
 use inflight_upstream::forward::ForwardCall;
 use tokio::time::Instant;
 
@@ -23,7 +25,6 @@ use super::arrival::Arrival;
 use super::asking::Asking;
 use super::locate::{Located, locate_or_only};
 use super::{answering, prompt};
-use crate::error;
 use crate::middleware::Timing;
 use crate::state::AppState;
 
@@ -171,11 +172,7 @@ fn tokens_of(
         Prompt::Tokens(tokens) => {
             let vocabulary = served.vocabulary().unwrap_or(i32::MAX as u32);
             match tokens.iter().find(|id| **id >= vocabulary) {
-                Some(id) => Err(error::outside_vocabulary(
-                    "input",
-                    i64::from(*id),
-                    vocabulary,
-                )),
+                Some(id) => Err(outside_vocabulary("input", i64::from(*id), vocabulary)),
                 None => Ok(tokens),
             }
         }
@@ -233,7 +230,7 @@ async fn embed(
     dimensions: Option<u32>,
 ) -> Result<Vec<f32>, ApiError> {
     let answer = call.model_infer(tonic::Request::new(message)).await;
-    let answer = answer.map_err(|status| error::from_worker(status.code(), status.message(), 0))?;
+    let answer = answer.map_err(|status| from_worker(status.code(), status.message(), 0))?;
     let values = read(answer.get_ref()).ok_or_else(|| {
         tracing::error!("a worker answered without an embedding");
         ApiError::internal()

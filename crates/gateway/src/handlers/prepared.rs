@@ -8,12 +8,12 @@ use inflight_images::{Files, Wanted};
 use inflight_models::capability::{Capability, has};
 use inflight_models::sampling_params::ImageFiles;
 use inflight_openai::{Generation, IgnoredFields};
+use inflight_streams::answer::{AnswerOptions, CallDemand};
 use inflight_upstream::placement::BlockKeys;
 use inflight_upstream::survival::Way;
 
 use super::locate::Located;
 use super::prompt::PreparedPrompt;
-use inflight_streams::answer::{AnswerOptions, CallDemand};
 
 /// The last of a worker's 100 levels, below all that a client may ask for.
 const LAST_LEVEL: u32 = 100;

@@ -2,12 +2,12 @@
 //! [`Received::prepare_with`](super::generate::Received::prepare_with)'s; what they change is [`Prepared`]'s.
 
 use inflight_openai::ApiError;
+use inflight_streams::answer::CallDemand;
 use inflight_upstream::survival::Way;
 
 use super::arrival::Arrival;
 use super::prepared::Prepared;
 use crate::state::AppState;
-use inflight_streams::answer::CallDemand;
 
 /// Holds a place for each of its sequences.
 pub(super) fn take_places(

@@ -8,10 +8,9 @@ use inflight_models::capability::{Capability, lacks};
 use inflight_models::sampling_params::SamplingParams;
 use inflight_models::served::ServedModel;
 use inflight_openai::{ApiError, Generation, Truncation};
-use inflight_text::{Scope, TextModel};
-
-use crate::error;
 use inflight_streams::choice::Echo;
+use inflight_text::{Scope, TextModel};
+use inflight_translate::error::{outside_vocabulary, text_too_long};
 use inflight_translate::requested::Requested;
 use inflight_translate::resolve::resolve;
 
@@ -164,7 +163,7 @@ fn tokens_with_echo(
     // Where it is not known, the wire's type still has an end.
     let vocabulary = served.vocabulary().unwrap_or(i32::MAX as u32);
     if let Some(id) = tokens.iter().find(|id| **id >= vocabulary) {
-        return Err(error::outside_vocabulary(
+        return Err(outside_vocabulary(
             requested.prompt_field,
             i64::from(*id),
             vocabulary,
@@ -245,7 +244,7 @@ pub(super) fn tokenize(
     let tokenizer = model.tokenizer();
     let fewest = tokenizer.fewest_tokens(text.len());
     if let Some(context) = served.context().filter(|context| fewest > *context) {
-        return Err(error::text_too_long(field, context, fewest));
+        return Err(text_too_long(field, context, fewest));
     }
     encode(model, field, text, add_special_tokens, scope)
 }

@@ -15,6 +15,8 @@ use inflight_openai::responses::{
 };
 use inflight_openai::{ApiError, ListQuery, PageLimit, Parsed};
 use inflight_response_store::{Conversation, Keeper, Keeping, Kept, Running};
+use inflight_streams::body::EventBody;
+use inflight_streams::responses::{ResponseWriter, whole};
 
 use super::answering;
 use super::asking::Asking;
@@ -27,8 +29,6 @@ use crate::error::HttpError;
 use crate::middleware::RequestContext;
 use crate::query;
 use crate::state::AppState;
-use inflight_streams::body::EventBody;
-use inflight_streams::responses::{ResponseWriter, whole};
 
 const ITEMS: PageLimit = PageLimit {
     usual: 20,

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use inflight_openai::ApiError;
+use inflight_streams::prompts_mover::{Origin, PromptsMover};
 use inflight_upstream::delivery::Tried;
 use inflight_upstream::dispatch::NotDispatched;
 use inflight_upstream::survival::{Movable, Survival};
@@ -13,7 +14,6 @@ use super::dispatching::dispatch_prompts;
 use super::prepared::Prepared;
 use crate::middleware::RequestContext;
 use crate::state::AppState;
-use inflight_streams::prompts_mover::{Origin, PromptsMover};
 
 /// How the request continues at another worker, and when; `None`: it cannot.
 pub(super) fn prompts_mover(

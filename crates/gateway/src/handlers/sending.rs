@@ -6,6 +6,11 @@ use std::sync::Arc;
 use inflight_clients::admission::Admitted;
 use inflight_clients::client::Owner;
 use inflight_openai::ApiError;
+use inflight_streams::active_request::ActiveRequest;
+use inflight_streams::choice::Choice;
+use inflight_streams::error::{given_up, no_worker};
+use inflight_streams::logprobs::LogProbs;
+use inflight_streams::record::RequestRecord;
 use inflight_text::StopMatcher;
 use inflight_upstream::delivery::{CallContext, Deliverable, Sent, Tried, deliver};
 use inflight_upstream::dispatch::NotDispatched;
@@ -16,13 +21,8 @@ use super::arrival::Arrival;
 use super::dispatching::dispatch_prompts;
 use super::prepared::Prepared;
 use super::resuming::prompts_mover;
-use crate::error;
 use crate::middleware::RequestContext;
 use crate::state::AppState;
-use inflight_streams::active_request::ActiveRequest;
-use inflight_streams::choice::Choice;
-use inflight_streams::logprobs::LogProbs;
-use inflight_streams::record::RequestRecord;
 
 /// Sends a prepared request to a worker, and waits until the answer can be sent: for the first output of a stream, or
 /// for the whole answer otherwise.
@@ -87,7 +87,7 @@ impl Deliverable for Sending<'_> {
         } = self;
         let dispatched = dispatch_prompts(state, prepared, context, tried, because, None);
         let dispatched = dispatched.map_err(|error| match error {
-            NotDispatched::NoWorker => error::no_worker(),
+            NotDispatched::NoWorker => no_worker(),
             NotDispatched::Full => {
                 ApiError::unavailable("The model's worker is not keeping up. Retry later.")
             }
@@ -154,7 +154,7 @@ impl Deliverable for Sending<'_> {
     }
 
     fn give_up(&mut self, why: GivenUp) -> ApiError {
-        let error = error::given_up(why);
+        let error = given_up(why);
         if let Some(active) = &mut self.active {
             active.give_up(error.status());
         }

@@ -15,13 +15,14 @@ use inflight_openai::tokenize::{
 };
 use inflight_openai::{ApiError, IgnoredFields};
 use inflight_text::{ChatTemplate, TextModel};
+use inflight_translate::error::outside_vocabulary;
 
 use super::asking::Asking;
 use super::generate;
 use super::locate::{Located, locate_or_only};
 use super::prompt::SpecialTokens;
 use super::{answering, chat, prompt};
-use crate::error::{self, HttpError};
+use crate::error::HttpError;
 use crate::query;
 use crate::state::AppState;
 
@@ -129,7 +130,7 @@ fn text_of(
     let size = u32::try_from(size.max(tokenizer.vocab_size())).unwrap_or(u32::MAX);
     let strange = |id: &&u32| **id >= size && !tokenizer.contains(**id);
     if let Some(id) = request.tokens.iter().find(strange) {
-        return Err(error::outside_vocabulary("tokens", i64::from(*id), size));
+        return Err(outside_vocabulary("tokens", i64::from(*id), size));
     }
     let text = tokenizer.decode(&request.tokens, false);
     let prompt = text.map_err(|error| ApiError::invalid_request("tokens", format!("{error}.")))?;

@@ -4,13 +4,14 @@ use std::collections::HashMap;
 
 use axum::response::Response;
 use http::{HeaderName, HeaderValue, Method};
+use inflight_base::milliseconds;
 use inflight_rest::Route;
+use inflight_streams::requests::Failure;
 
 use super::request_id::{ANTHROPIC_REQUEST_ID, REQUEST_ID, RequestContext};
 use super::{Known, timing};
-use crate::error::{self, Failure, LoggedAtEnd};
+use crate::error::{self, LoggedAtEnd};
 use crate::metrics::{Metrics, RequestLabels};
-use inflight_base::milliseconds;
 
 const PROCESSING_MS: HeaderName = HeaderName::from_static("openai-processing-ms");
 const VERSION: HeaderName = HeaderName::from_static("openai-version");

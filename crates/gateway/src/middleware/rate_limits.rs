@@ -4,9 +4,8 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use jiff::{Timestamp, Unit};
-
 use inflight_clients::quota::{Left, Rate};
+use jiff::{Timestamp, Unit};
 
 /// Whose headers an answer has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

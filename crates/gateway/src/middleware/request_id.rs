@@ -6,12 +6,11 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName};
 use inflight_clients::client::Owner;
+use inflight_streams::requests::Facts;
 use inflight_traces::Tracer;
 use inflight_upstream::delivery::CallContext;
 use inflight_upstream::trace::{EntryPoint, Trace};
 use tokio::time::Instant;
-
-use inflight_streams::requests::Facts;
 
 pub(super) const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Where Anthropic's clients look for it.

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use axum::response::Response;
 use http::{HeaderName, HeaderValue};
-
-use crate::error::Failure;
 use inflight_base::milliseconds;
+use inflight_streams::requests::Failure;
 
 pub(super) const SERVER_TIMING: HeaderName = HeaderName::from_static("server-timing");
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use inflight_rest::{MemoryCall, MemoryKind, MemoryRoute, Method as KserveMethod, NoRoute, Route};
-
 use serde_json::Value;
 
 use super::*;

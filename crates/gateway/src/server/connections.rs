@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use inflight_clients::client::ClientConnection;
+use parking_lot::Mutex;
 
 /// A connection younger than this, or idle for less, is not closed for another: its request may be on the
 /// way.

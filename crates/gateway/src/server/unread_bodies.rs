@@ -17,10 +17,9 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use http_body::{Frame, SizeHint};
+use inflight_clients::client::Client;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
-
-use inflight_clients::client::Client;
 
 /// At most this much waits at once, so that a client which reads slowly is seen to read at all. The
 /// largest frame that a client accepts unless it says otherwise; more makes no fewer frames.

@@ -1,10 +1,9 @@
 //! The input of a custom tool's call: the text in the only argument that the model was shown, out of the JSON that a
 //! call's arguments are. Owns the decoding, as the JSON comes, and the match with the tool's grammar.
 
+use inflight_guides::checks::{Fit, TextMatch};
 use inflight_openai::ApiError;
 use inflight_openai::chat::CUSTOM_INPUT;
-
-use inflight_guides::checks::{Fit, TextMatch};
 
 /// The call of one custom tool.
 #[derive(Debug)]

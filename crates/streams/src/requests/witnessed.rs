@@ -7,8 +7,7 @@ use inflight_rest::RestError;
 use inflight_upstream::delivery::Witness;
 use tonic::{Code, Status};
 
-use super::{End, Facts, OpenFacts, Requests};
-use crate::error::Failure;
+use super::{End, Facts, Failure, OpenFacts, Requests};
 
 /// Open for as long as anything of the request is. One that ends without a word was left by its client.
 #[derive(Debug)]

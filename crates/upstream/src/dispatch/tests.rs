@@ -5,6 +5,9 @@ use std::task::{Context, Waker};
 
 use inflight_kserve::assets::{self, ModelDescription};
 use inflight_kserve::step::FinishReason;
+use inflight_models::dialect::{Surroundings, describe};
+use inflight_models::sampling_params::SamplingParams;
+use inflight_models::served::{Protocol, ServedModel};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -17,9 +20,6 @@ use crate::placement::BlockKeys;
 use crate::registry::{Registry, SequenceOutput};
 use crate::survival::Work;
 use crate::table::Table;
-use inflight_models::dialect::{Surroundings, describe};
-use inflight_models::sampling_params::SamplingParams;
-use inflight_models::served::{Protocol, ServedModel};
 
 /// What went to workers, in order.
 type Log = Arc<Mutex<Vec<String>>>;

@@ -8,10 +8,10 @@ use bytes::Bytes;
 use inflight_kserve::inference::ModelInferResponse;
 use inflight_kserve::streamed::{EncodedResponse, ResponseView};
 use inflight_kserve::tensor::{DataType, ResponseBuilder, Tensor, TensorError, Tensors};
+use inflight_models::dialect::output;
 use tonic::Status;
 
 use crate::transcript::{Differs, Old, Transcript};
-use inflight_models::dialect::output;
 
 const SUM: &str = "cum_log_probs";
 /// The place of a response among the sequences of its request.

@@ -8,12 +8,12 @@ use std::time::Duration;
 use inflight_base::{blocking, content_hash};
 use inflight_kserve::assets::model_assets_client::ModelAssetsClient;
 use inflight_kserve::assets::{FetchRequest, ModelDescription};
+use inflight_models::served::{MAX_NAME_BYTES, Protocol, ServedModel};
 use inflight_text::{ModelFiles, TemplateSource, TextModel};
 use parking_lot::Mutex;
 use tonic::transport::Channel;
 
 use super::super::chat_templates::ChatTemplates;
-use inflight_models::served::{MAX_NAME_BYTES, Protocol, ServedModel};
 
 /// All files of a model together. Tokenizers of 128k–256k entries are 9–35 MB of JSON.
 const MAX_ASSET_BYTES: usize = 256 << 20;

@@ -7,11 +7,11 @@ use inflight_kserve::encoded::{EncodedRequest, RequestWriter};
 use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::names;
 use inflight_kserve::step;
+use inflight_models::sampling_params::Extras;
 
 use crate::handles::Handle;
 use crate::phases::Phases;
 use crate::prompt_request::{PromptRequest, only_tokens, stop_words_list, words_list};
-use inflight_models::sampling_params::Extras;
 
 /// The request of one prompt under `handle`.
 pub fn infer_request(

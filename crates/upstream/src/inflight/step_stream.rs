@@ -7,6 +7,7 @@ use inflight_kserve::encoded::{EncodedClient, EncodedRequest};
 use inflight_kserve::names::STEPS_HEADER;
 use inflight_kserve::step::{self, StepBatch, stop_request};
 use inflight_kserve::streamed::{EncodedResponse, StreamedResponse};
+use inflight_models::served::ServedModel;
 use tokio::time::Instant;
 use tonic::{Request, Streaming};
 
@@ -21,7 +22,6 @@ use crate::registry::Registry;
 use crate::request_queue::{NotSent, RequestQueue};
 use crate::rpc::{self, RpcError};
 use crate::slot::WorkerSlot;
-use inflight_models::served::ServedModel;
 
 /// The sending side: one queue for all requests.
 #[derive(Debug)]

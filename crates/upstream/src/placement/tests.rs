@@ -6,12 +6,12 @@ use inflight_blocks::{Seed, keys};
 use inflight_kserve::cache_state::{
     BlockChanges, CacheShape, CacheUpdate, WaitingPrompt, WorkerLoad,
 };
+use inflight_models::sampling_params::SamplingParams;
 
 use super::seat::Next;
 use super::*;
 use crate::phases::Phases;
 use crate::prompt_request::PromptRequest;
-use inflight_models::sampling_params::SamplingParams;
 
 const BLOCK: u32 = 4;
 

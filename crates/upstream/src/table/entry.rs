@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use inflight_models::adapter::Adapter;
+use inflight_models::served::ServedModel;
 use inflight_routing::Turns;
 use inflight_text::ChatTemplate;
 
@@ -14,8 +16,6 @@ use crate::phases::{Disaggregate, Phases, is_for_contexts};
 use crate::placement::{Placed, Prompts};
 use crate::slot::{PastModel, WorkerSlot};
 use crate::visit::Visit;
-use inflight_models::adapter::Adapter;
-use inflight_models::served::ServedModel;
 
 /// A model and the workers that serve it, or did when last seen.
 #[derive(Debug)]

@@ -6,6 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use inflight_kserve::assets::ModelDescription;
 use inflight_kserve::cache_state::{CacheShape, CacheUpdate, WorkerLoad};
+use inflight_models::served::Protocol;
+use inflight_models::served::ServedModel;
 use inflight_testkit::model::byte_model_files;
 use inflight_text::{ModelFiles, TextModel};
 
@@ -18,8 +20,6 @@ use crate::prompt_request::PromptRequest;
 use crate::registry::Sequences;
 use crate::request_queue::NotSent;
 use crate::slot::PREPARING;
-use inflight_models::served::Protocol;
-use inflight_models::served::ServedModel;
 
 #[derive(Debug)]
 struct NoTransport;

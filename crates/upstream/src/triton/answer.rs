@@ -8,11 +8,11 @@ use inflight_kserve::inference::infer_parameter::ParameterChoice;
 use inflight_kserve::names::FINAL_RESPONSE;
 use inflight_kserve::step::FinishReason;
 use inflight_kserve::tensor::{TensorError, Tensors};
+use inflight_models::dialect::{Dialect, TritonModel, output};
 use inflight_text::Tokenizer;
 
 use crate::inbox::OutputDetails;
 use crate::registry::SequenceOutput;
-use inflight_models::dialect::{Dialect, TritonModel, output};
 
 /// What an incomplete character decodes to; more bytes may complete it.
 const REPLACEMENT: char = '\u{fffd}';

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use inflight_kserve::client::InferenceClient;
 use inflight_kserve::inference::{ModelInferRequest, ModelStreamInferResponse};
+use inflight_models::dialect::TritonModel;
+use inflight_models::served::ServedModel;
 use parking_lot::Mutex;
 use prometheus_client::metrics::counter::Counter;
 use tokio::sync::oneshot;
@@ -27,8 +29,6 @@ use crate::registry::Registry;
 use crate::request_queue::NotSent;
 use crate::rpc;
 use crate::trace::write_context;
-use inflight_models::dialect::TritonModel;
-use inflight_models::served::ServedModel;
 
 /// The open requests of one model at a server.
 #[derive(Debug)]

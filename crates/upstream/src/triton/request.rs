@@ -4,10 +4,10 @@
 use inflight_kserve::inference::ModelInferRequest;
 use inflight_kserve::names::ENABLE_EMPTY_FINAL_RESPONSE;
 use inflight_kserve::tensor::{Element, RequestBuilder};
-
-use crate::prompt_request::{PromptRequest, only_tokens, stop_words_list, words_list};
 use inflight_models::dialect::{Dialect, Setting, TritonModel, output};
 use inflight_models::sampling_params::{Extras, SamplingParams};
+
+use crate::prompt_request::{PromptRequest, only_tokens, stop_words_list, words_list};
 
 /// An end token that never occurs.
 const NO_TOKEN: i32 = -1;

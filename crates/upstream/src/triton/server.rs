@@ -13,6 +13,8 @@ use inflight_kserve::inference::{
     ModelConfig, ModelConfigRequest, RepositoryIndexRequest, ServerLiveRequest,
 };
 use inflight_kserve::names::STEP_BATCHING_EXTENSION;
+use inflight_models::dialect::{self, Surroundings, TritonModel};
+use inflight_models::served::{MAX_NAME_BYTES, Protocol, ServedModel};
 use tokio::time::Instant;
 use tonic::Code;
 
@@ -26,8 +28,6 @@ use crate::pulse::Pulse;
 use crate::registry::Registry;
 use crate::rpc::{self, RpcError};
 use crate::slot::WorkerSlot;
-use inflight_models::dialect::{self, Surroundings, TritonModel};
-use inflight_models::served::{MAX_NAME_BYTES, Protocol, ServedModel};
 
 /// How often a server is asked whether it and its models are ready. There is no other sign: with a stream per
 /// request, a server sends nothing between requests.

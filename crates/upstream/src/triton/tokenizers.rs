@@ -7,6 +7,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use inflight_models::for_model::{ForModel, for_model};
 use inflight_text::{
     BuiltInTemplate, CONVERTED_FILES, ChatTemplate, ModelFiles, TemplateSource, TextError,
     TextModel,
@@ -14,7 +15,6 @@ use inflight_text::{
 use serde::Deserialize;
 
 use super::super::chat_templates::ChatTemplates;
-use inflight_models::for_model::{ForModel, for_model};
 
 /// The files that are read, where they are there.
 const FILES: [&str; 7] = [

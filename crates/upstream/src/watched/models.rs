@@ -4,10 +4,9 @@
 use std::collections::BTreeMap;
 
 use inflight_kserve::assets::Adapter;
+use inflight_models::served::MAX_NAME_BYTES;
 use serde::Deserialize;
 use xxhash_rust::xxh3::xxh3_64;
-
-use inflight_models::served::MAX_NAME_BYTES;
 
 /// Models of one server that are watched; each has a place among the workers of its name.
 const MOST_MODELS: usize = 64;

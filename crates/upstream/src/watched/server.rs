@@ -9,6 +9,7 @@ use inflight_base::wall_clock::unix_seconds;
 use inflight_kserve::assets::ModelDescription;
 use inflight_kserve::client::Socket;
 use inflight_kv_events::{Dialing, Heard, follow};
+use inflight_models::served::{Protocol, ServedModel};
 use tokio::sync::mpsc::{self, Receiver};
 
 use super::asking::{Asker, LEAST_SILENCE, MODELS, Seen};
@@ -23,7 +24,6 @@ use crate::registry::Registry;
 use crate::request_queue::NotSent;
 use crate::slot::WorkerSlot;
 use crate::triton::tokenizers::Tokenizers;
-use inflight_models::served::{Protocol, ServedModel};
 
 /// For the first answer of a server.
 const FIRST_ANSWER: Duration = Duration::from_secs(5);

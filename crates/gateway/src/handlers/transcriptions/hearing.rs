@@ -11,12 +11,12 @@ use inflight_kserve::names;
 use inflight_kserve::tensor::{RequestBuilder, Tensors};
 use inflight_openai::ApiError;
 use inflight_openai::transcription::{Language, Task, Transcript, TranscriptSegment};
+use inflight_streams::error::from_worker;
 use inflight_upstream::forward::ForwardCall;
 
 use super::super::arrival::Arrival;
 use super::window::{Part, cut};
 use super::{PreparedClip, token_of};
-use crate::error;
 use crate::state::AppState;
 
 /// The part of a window that the next one is behind it at least.
@@ -196,8 +196,7 @@ impl Hearing {
         let most = most.unwrap_or(room).min(room).max(1);
         let message = infer_request(prepared, tokens, clip, most);
         let answer = self.call.model_infer(tonic::Request::new(message)).await;
-        let answer =
-            answer.map_err(|status| error::from_worker(status.code(), status.message(), 0))?;
+        let answer = answer.map_err(|status| from_worker(status.code(), status.message(), 0))?;
         let heard = read(answer.get_ref()).ok_or_else(|| {
             tracing::error!("a worker answered without a transcript");
             ApiError::internal()

@@ -2,11 +2,11 @@
 
 use inflight_kserve::inference::{DataType, ModelConfig, ModelInput, ModelOutput};
 use inflight_kserve::tensor::ResponseBuilder;
+use inflight_models::dialect::{Surroundings, describe};
 use inflight_testkit::model::{byte_model_files, tokens};
 use inflight_text::{ModelFiles, TextModel};
 
 use super::*;
-use inflight_models::dialect::{Surroundings, describe};
 
 const END: i32 = 256;
 

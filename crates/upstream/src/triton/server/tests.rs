@@ -14,6 +14,7 @@ use inflight_kserve::inference::{
 use inflight_kserve::names::FINAL_RESPONSE;
 use inflight_kserve::step::FinishReason;
 use inflight_kserve::tensor::Tensors;
+use inflight_models::sampling_params::SamplingParams;
 use inflight_testkit::triton_models::{
     counting_model, llmapi_model, set_parameter, text_model, token_model,
 };
@@ -24,7 +25,6 @@ use super::super::answer::{Expected, Reader};
 use super::super::request::{Sequence, triton_request};
 use super::*;
 use crate::prompt_request::PromptRequest;
-use inflight_models::sampling_params::SamplingParams;
 
 /// A model as a server has it, before it is spoiled.
 fn sound() -> impl Strategy<Value = ModelConfig> {

@@ -1,4 +1,4 @@
-"""Response rows, and what they report of their tokens. `executors.columns` packs them."""
+"""Response rows, what they report of their tokens, and how they become `executors.columns`."""
 
 from __future__ import annotations
 
