@@ -122,7 +122,7 @@ fn failure(response: &ResponseView<'_>) -> RestError {
 }
 
 /// See the module.
-pub(crate) struct EventBody<S> {
+pub(crate) struct GenerateBody<S> {
     responses: CheckedResponses<S>,
     buffer: Vec<u8>,
     /// The size of the last frame: the next one will be like it.
@@ -131,7 +131,7 @@ pub(crate) struct EventBody<S> {
     trailers: HeaderMap,
 }
 
-impl<S> EventBody<S> {
+impl<S> GenerateBody<S> {
     /// A body that begins with these events: the status of the response depends on the first. With none, the stream
     /// has ended.
     pub(crate) fn new(first: Vec<u8>, responses: CheckedResponses<S>) -> Self {
@@ -152,7 +152,7 @@ impl<S> EventBody<S> {
     }
 }
 
-impl<R: StreamedResponse, S: Stream<Item = Result<R, Status>>> Body for EventBody<S> {
+impl<R: StreamedResponse, S: Stream<Item = Result<R, Status>>> Body for GenerateBody<S> {
     type Data = Bytes;
     type Error = Infallible;
 

@@ -17,7 +17,7 @@ use tonic::{Extensions, Request, Status};
 
 use crate::coding::Coding;
 use crate::error::RestError;
-use crate::events::{CheckedResponses, EventBody, Form, Next};
+use crate::events::{CheckedResponses, Form, GenerateBody, Next};
 use crate::json::{PARAMETER, not_json};
 use crate::reflect::to_json;
 use crate::route::{ModelRef, Route};
@@ -411,7 +411,7 @@ async fn generate_stream<U: Upstream>(
     // What fails before the first response has its own status.
     let mut first = Vec::new();
     poll_fn(|context| responses.poll_write(context, Form::Event, &mut first)).await?;
-    let body = EventBody::new(first, responses);
+    let body = GenerateBody::new(first, responses);
     let mut response = with_type(EVENTS, Body::new(body));
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));

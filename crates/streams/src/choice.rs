@@ -1,8 +1,8 @@
 //! One choice of an answer: tokens or text in, text that is safe to show out. Owns the order of detokenizer and
 //! stop strings, the finish reason and the count of tokens; knows nothing of bodies.
 //!
-//! A body reads what has come since the last [`Choice::clear_ready`]: [`Choice::events`] are the same for every
-//! choice, one for each token that brought something, whether it is plain text or an [`Answer`].
+//! A body reads what has come since the last `Choice::clear_ready`: `Choice::events` are the same for every
+//! choice, one for each token that brought something, whether it is plain text or an `Answer`.
 //!
 //! A token counts if it was generated for the choice: the token that completed a stop string counts, what came
 //! after it does not. The token that ended the sequence, be it the end token or one of `stop_token_ids`, has no

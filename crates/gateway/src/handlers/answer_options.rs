@@ -53,7 +53,7 @@ pub(super) fn options(
         // A grammar of an answer has no room for a thought before it.
         let content = content.as_ref().filter(|_| format.reasoning.is_none());
         let content = content.map(|(schema, _)| schema);
-        guide(request, demand, tools, writes, served, begins, content);
+        constrain(request, demand, tools, writes, served, begins, content);
         if let Some(call) = &demand.begun {
             prompt.push_str(&call.prefix);
         }
@@ -111,7 +111,7 @@ fn known(tools: &Tools) -> inflight_parsers::Tools {
 
 /// Makes the calls come as demanded, as far as the model's format and executor can: the beginning of a call, and a
 /// grammar. What neither does is checked when the answer is there.
-fn guide(
+fn constrain(
     request: &mut ChatRequest,
     demand: &mut CallDemand,
     tools: &Tools,
@@ -135,13 +135,13 @@ fn guide(
         is_set
     };
     let is_new_mistral = token(served, NEW_MISTRAL_TOKEN).is_some();
-    let forced = |is_guided| forced(format, tools, is_guided, is_new_mistral);
-    if begins && let Some((call, guide)) = forced(can_guide) {
+    let forced_call = |is_guided| forced(format, tools, is_guided, is_new_mistral);
+    if begins && let Some((call, guide)) = forced_call(can_guide) {
         // No client can fix an expression that it did not write.
         demand.may_drop_guide = !all_strict || guide.kind == GuideKind::Regex;
         demand.begun = match set(guide) {
             true => Some(call),
-            false => forced(false).map(|(call, _)| call),
+            false => forced_call(false).map(|(call, _)| call),
         };
         return;
     }

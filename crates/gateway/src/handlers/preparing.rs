@@ -53,7 +53,8 @@ pub(super) async fn compile_checks(state: &AppState, prepared: &Prepared) -> Res
     Ok(())
 }
 
-/// Refuses a guide that no executor could follow, or leaves the answer to the model where it is checked anyway.
+/// Refuses a guide that no executor could follow, or leaves the answer to the model where it is checked anyway. The
+/// prompt still ends with the beginning of a guided call, which has no name yet: that is the model's to write, too.
 pub(super) async fn check_guide(state: &AppState, prepared: &mut Prepared) -> Result<(), ApiError> {
     let extensions = prepared.generation.extensions.as_ref();
     let Some(guide) = extensions.and_then(|extensions| extensions.guide.as_ref()) else {
