@@ -1,6 +1,7 @@
 //! What every other crate builds on and that belongs to no single one: accepting connections and noticing their end,
 //! work that may block, threads that last, printing an error with its causes on one line, reading files up to a size
-//! limit, the content hash that shows whether two processes have the same files, the time of day, and times in log lines.
+//! limit, the content hash that shows whether two processes have the same files, the time of day, and times in log
+//! lines.
 
 pub mod accept;
 pub mod blocking;

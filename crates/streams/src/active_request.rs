@@ -103,7 +103,7 @@ impl ActiveRequest {
         survival.is_some_and(|it| self.has_started || it.has_outlived() || has_begun())
     }
 
-    /// Waits for another worker after `sent` ones have failed the request, where there is none now.
+    /// Waits for another worker after `sent` ones have failed the request, where no other is ready now.
     ///
     /// # Errors
     /// What it failed with: its worker is still there, or the request cannot continue.

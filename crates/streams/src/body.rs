@@ -1,5 +1,5 @@
-//! The event stream of a response, polled by the connection's own task, over HTTP/2 by the stream's. Owns when what is ready is written; which
-//! events there are is each API's own ([`EventWriter`]).
+//! The event stream of a response, polled by the connection's own task, over HTTP/2 by the stream's. Owns when
+//! what is ready is written; which events there are is each API's own ([`EventWriter`]).
 //!
 //! Everything ready at a poll becomes one HTTP frame, with one event for each token and choice: clients count on
 //! it. Only a client that is hundreds of tokens behind gets the rest of them in one event. Nothing ever waits for

@@ -89,7 +89,7 @@ pub struct Choice {
 
 impl Choice {
     /// A choice that has generated nothing yet, of a model that answers in tokens of `tokenizer`, or in
-    /// text where there is none.
+    /// text without one.
     pub fn new(
         tokenizer: Option<&Arc<Tokenizer>>,
         skip_special_tokens: bool,

@@ -1,6 +1,6 @@
 //! One stream of a client of Triton's, with any number of requests. Each is sent separately, so that the requests
-//! of one client are spread as well; their responses come in the order in
-//! which they are made. Dropping the answers stops the work on all of them.
+//! of one client are spread as well; their responses come in the order in which they are made. Dropping the answers
+//! stops the work on all of them.
 
 use std::sync::Arc;
 

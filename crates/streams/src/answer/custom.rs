@@ -190,7 +190,7 @@ impl CustomInput {
     }
 }
 
-/// Why a call is none of its custom tool.
+/// Why a call does not fit its custom tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Violation {
     NoText,
