@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from inflight.executors.reference.pytorch import kernels, operations
-from inflight.executors.reference.pytorch.operations import CONTEXT_TILE, Context, Shape
+from inflight.executors.reference.pytorch.operations import CONTEXT_TILE, Context, Shape, Tables
 
 SIZE = 32
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
@@ -36,6 +36,14 @@ GENERATION: dict[str, Sequence[int]] = {
     "256 of 256": [256] * 256,
     "256 of 64 to 4,096": [16 * (4 + place) for place in range(256)],
     "1,024 of 256": [256] * 1024,
+}
+#: Sequences, and tokens that they have in common and alone.
+PREFIXES: dict[str, tuple[int, int, int]] = {
+    "16 of 32,960, 32,768 in common": (16, 32768, 192),
+    "64 of 4,288, 4,096 in common": (64, 4096, 192),
+    "256 of 2,304, 2,048 in common": (256, 2048, 256),
+    "64 of 1,280, 1,024 in common": (64, 1024, 256),
+    "4 of 8,448, 8,192 in common": (4, 8192, 256),
 }
 #: (First position, rows) of each chunk.
 CONTEXTS: dict[str, Sequence[tuple[int, int]]] = {
@@ -74,9 +82,10 @@ def median_us(compute: Callable[[], Any]) -> float:
 
 
 class Cache:
-    """One layer's keys and values, and block tables of sequences of these lengths, blocks in any order."""
+    """One layer's keys and values, and block tables of sequences of these lengths, blocks in any order; the
+    blocks of the first tokens may be common to all."""
 
-    def __init__(self, lengths: Sequence[int]) -> None:
+    def __init__(self, lengths: Sequence[int], in_common: int = 0) -> None:
         width = -(-max(lengths) // SIZE)
         blocks = sum(-(-length // SIZE) for length in lengths)
         self.shape = Shape(HEADS, KV_HEADS, HEAD_DIM, SIZE, width * SIZE)
@@ -89,6 +98,7 @@ class Cache:
             count = -(-length // SIZE)
             self.tables[row, :count] = order[taken : taken + count]
             taken += count
+        self.tables[:, : in_common // SIZE] = self.tables[0, : in_common // SIZE]
         self.slots = torch.arange(len(lengths), dtype=torch.int32, device="cuda")
 
 
@@ -97,12 +107,13 @@ def error(found: Any, right: Any) -> float:
     return float((found.float() - right).norm() / right.norm())
 
 
-def generation(lengths: Sequence[int]) -> str:
+def generation(lengths: Sequence[int], in_common: int = 0) -> str:
     """A line of the report."""
-    cache = Cache(lengths)
+    cache = Cache(lengths, in_common)
     queries = torch.randn((len(lengths), HEADS, HEAD_DIM), device="cuda", dtype=torch.bfloat16)
     positions = torch.tensor(lengths, dtype=torch.int32, device="cuda") - 1
-    plan = kernels.plan_generation(positions, cache.shape)
+    tables = Tables(cache.slots, cache.tables, len(cache.keys)) if in_common else None
+    plan = kernels.plan_generation(positions, cache.shape, tables)
 
     def compute(plan: Any = plan) -> Any:
         return kernels.generation_attention(
@@ -127,7 +138,7 @@ def generation(lengths: Sequence[int]) -> str:
     us = median_us(compute)
     again = error(compute(), found.float())
     uncut = median_us(lambda: compute(None))
-    planning = median_us(lambda: kernels.plan_generation(positions, cache.shape)) if plan else 0.0
+    planning = median_us(lambda: kernels.plan_generation(positions, cache.shape, tables)) if plan else 0.0
     rate = sum(lengths) * KV_HEADS * HEAD_DIM * 4 / us / 1e6
     return (
         f"{us:9.1f} us ({uncut:9.1f}) {rate:6.2f} TB/s   plan {planning:5.1f} us   "
@@ -190,6 +201,8 @@ def main() -> None:
     with torch.inference_mode():
         for name, lengths in GENERATION.items():
             print(f"generation, {name:30}", generation(lengths), flush=True)
+        for name, (count, in_common, alone) in PREFIXES.items():
+            print(f"generation, {name:30}", generation([in_common + alone] * count, in_common), flush=True)
         for name, chunks in CONTEXTS.items():
             print(f"prompts, {name:33}", context(chunks), flush=True)
 

@@ -304,6 +304,7 @@ def measure(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
         (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": MAX_LENGTH}))
         adapters = write_adapters(config, directory / "adapters", options.adapters, options.adapter_rank)
         for name, _, command in (server.partition("=") for server in options.server):
+            options.logs.mkdir(parents=True, exist_ok=True)
             log = options.logs / f"{name}-{options.shape}.log"
             server = Server(command, model, log, adapters)
             try:

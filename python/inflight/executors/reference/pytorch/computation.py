@@ -63,8 +63,9 @@ class Computation:
         if self.cuda:
             torch.cuda.synchronize(self.device)
 
-    def generation(self, count: int, adapted: Adapted | None = None) -> Tensor:
-        """Logits of ``count`` generation rows, from ``inputs``; their best tokens to ``chosen``."""
+    def generation(self, count: int, adapted: Adapted | None = None, *, begin_alike: bool = False) -> Tensor:
+        """Logits of ``count`` generation rows, from ``inputs``; their best tokens to ``chosen``. Where many
+        ``begin_alike``, what they have in common is looked for."""
         inputs = self.inputs[: 5 * count].view(5, count)
         token_ids, cache_slots = self._operations.prepare(inputs, self.chosen, self.block_tables, self._size)
         turned = self._turned(inputs)
@@ -78,6 +79,7 @@ class Computation:
             adapted=adapted,
             turned=turned,
             listening=None if encoder is None else encoder.listening(inputs[3]),
+            begin_alike=begin_alike,
         )
         return self._choose(self.model.forward(rows))
 
@@ -91,6 +93,8 @@ class Computation:
         embedded: tuple[Tensor, Tensor] | None = None,
         turns: Tensor | None = None,
         heard: Tensor | None = None,
+        *,
+        begin_alike: bool = False,
     ) -> tuple[Tensor, Tensor]:
         """Hidden states and the logits of choosing rows, from a packed iteration; the best tokens of these
         rows to ``chosen``."""
@@ -116,7 +120,19 @@ class Computation:
         if self.model.encoder is not None:
             own = slots_of_rows(inputs[3], context, len(ids), self.spare.slot)
             listening = self.model.encoder.listening(own, heard)
-        rows = Rows(ids, positions, slots, inputs[3], tables, context, adapted, embedded, turned, listening)
+        rows = Rows(
+            ids,
+            positions,
+            slots,
+            inputs[3],
+            tables,
+            context,
+            adapted,
+            embedded,
+            turned,
+            listening,
+            begin_alike and shape.generation > 0,
+        )
         hidden = self.model.forward(rows)
         return hidden, self._choose(hidden[choosing[: len(self.chosen)].long()])
 

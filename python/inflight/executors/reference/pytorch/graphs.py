@@ -2,8 +2,9 @@
 
 Owns which graphs there are, their inputs, and measuring what they save. Does not know what they hold, which
 is `computation`'s, nor what an iteration is for. Spare rows of a graph write to a slot and a block that
-nobody reads. Graphs with LoRA adapters are captured as they are first needed, all others before the first
-iteration. Without a GPU, or with plain operations, there is none.
+nobody reads. Graphs with LoRA adapters, and those with prompts and rows that begin alike, are captured as
+they are first needed, all others before the first iteration. Without a GPU, or with plain operations, there
+is none.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ import torch
 from inflight.executors.reference.core.scheduler import Limits
 
 from . import operations
-from .adapters import Adapted, Spans
+from .adapters import Spans
 from .capturing import no_collection
+from .common_prefixes import LEAST_ROWS
 from .computation import Computation
 from .graph_sizes import Place, buckets, generation_sizes, pays_by_hand, place_with_room, prompt_buckets
 from .operations import CONTEXT_TILE, Tensor
@@ -36,8 +38,8 @@ _IDLE_ROWS = 16
 #: Chunks of prompts that an iteration from a graph has room for, or more where there are many sequences.
 _CHUNKS = 64
 
-#: Graphs with adapters, at most: clients may send adapters of many ranks and sets of modules, and each kind
-#: has its own. What comes later is launched by hand.
+#: Graphs by kind to which one with adapters is added, at most: clients may send adapters of many ranks and
+#: sets of modules, and each kind has its own. What comes later is launched by hand.
 _ADAPTED_GRAPHS = 256
 
 
@@ -51,8 +53,8 @@ class Graphs:
         self._tables = tables
         self._graphs: dict[int, Any] = {}
         self._prompt_graphs: dict[Place, Any] = {}
-        #: By place, and rank and modules of the adapters.
-        self._adapted_graphs: dict[Any, Any] = {}
+        #: By place, whether rows begin alike, and rank and modules of the adapters.
+        self._graphs_by_kind: dict[Any, Any] = {}
         #: By the same places as `_graphs` and `_prompt_graphs`: for iterations that nobody waits for.
         self._pieces: dict[Any, Pieces] = {}
         #: Whether somebody came for whom the current iteration is given up; None: it is not given up.
@@ -92,25 +94,31 @@ class Graphs:
 
     # Computing from them.
 
-    def generation(self, bucket: int, inputs: Array, spans: Spans) -> None:
+    def generation(self, bucket: int, inputs: Array, spans: Spans, begin_alike: bool) -> None:
         """Computes generation rows, by `operations.prepare`'s inputs; ``spans`` are those of adapters."""
         padded = torch.from_numpy(self._padded(inputs, bucket)).pin_memory()
         self._computation.inputs[: 5 * bucket].copy_(padded, non_blocking=True)
-        if spans:
-            self._replay_adapted(bucket, spans, bucket, partial(self._computation.generation, bucket))
+        if spans or self._takes_alike(bucket, begin_alike):
+            compute = partial(self._computation.generation, bucket)
+            self._replay_kind(bucket, spans, bucket, begin_alike, compute)
         else:
             self._replay(self._graphs[bucket], bucket)
 
     def prompts(
-        self, place: Place, packed: Packed, spans_in: Callable[[PackedShape], Spans] | None = None
+        self,
+        place: Place,
+        packed: Packed,
+        spans_in: Callable[[PackedShape], Spans] | None,
+        begin_alike: bool,
     ) -> None:
         """Computes an iteration with prompts; ``spans_in`` the graph's shape are those of adapters."""
         shape = self._prompt_shape(*place)
         pinned = torch.from_numpy(packed.padded(shape, self._computation.spare)).pin_memory()
         inputs = self._prompt_inputs[: len(pinned)].copy_(pinned, non_blocking=True)
-        if spans_in is not None:
+        if spans_in is not None or self._takes_alike(place, begin_alike):
             compute = partial(self._computation.prompts, inputs, shape, (), None)
-            self._replay_adapted(place, spans_in(shape), shape.generation + shape.tokens, compute)
+            spans = () if spans_in is None else spans_in(shape)
+            self._replay_kind(place, spans, shape.generation + shape.tokens, begin_alike, compute)
         else:
             self._replay(self._prompt_graphs[place], place)
 
@@ -131,24 +139,33 @@ class Graphs:
         else:
             pieces.replay(self.is_awaited)
 
-    def _replay_adapted(self, place: Any, spans: Spans, rows: int, compute: Callable[[Adapted], Any]) -> None:
-        """Computes an iteration whose inputs are there from a graph; the first of its kind by hand, after
-        which the graph is captured."""
-        adapted = self._tables.rows(spans, rows, lasting=True)
-        kind = (place, adapted.kind)
-        graph = self._adapted_graphs.get(kind)
+    def _takes_alike(self, place: Any, begin_alike: bool) -> bool:
+        """Whether rows that begin alike get a graph of their kind: not where they may be given up, since
+        nobody waits for them, nor where ranks would have to capture it now."""
+        if not begin_alike or (self.is_awaited is not None and place in self._pieces):
+            return False
+        return self._model.communicator.size == 1 or (place, True, None) in self._graphs_by_kind
+
+    def _replay_kind(
+        self, place: Any, spans: Spans, rows: int, begin_alike: bool, compute: Callable[..., Any]
+    ) -> None:
+        """Computes an iteration whose inputs are there from a graph, never in pieces; the first of its kind
+        by hand, after which the graph is captured."""
+        adapted = self._tables.rows(spans, rows, lasting=True) if spans else None
+        kind = (place, begin_alike, None if adapted is None else adapted.kind)
+        graph = self._graphs_by_kind.get(kind)
         if graph is not None:
             graph.replay()
             return
-        compute(adapted)
-        if len(self._adapted_graphs) == _ADAPTED_GRAPHS:
+        compute(adapted, begin_alike=begin_alike)
+        if adapted is not None and len(self._graphs_by_kind) >= _ADAPTED_GRAPHS:
             return
         graph = torch.cuda.CUDAGraph()
         with no_collection():
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
-            compute(adapted)
+            compute(adapted, begin_alike=begin_alike)
             graph.capture_end()
-        self._adapted_graphs[kind] = graph
+        self._graphs_by_kind[kind] = graph
 
     # Capturing them.
 
@@ -182,7 +199,11 @@ class Graphs:
                 self._time_launching(longest, sizes[-1])
             for bucket in reversed(buckets(limits.rows)):
                 self.fill(bucket)
-                self._graphs[bucket] = self.capture(partial(computation.generation, bucket))
+                compute = partial(computation.generation, bucket)
+                self._graphs[bucket] = self.capture(compute)
+                if bucket >= LEAST_ROWS and self._model.prefix_keys is not None:
+                    alike = self.capture(partial(compute, begin_alike=True))
+                    self._graphs_by_kind[bucket, True, None] = alike
             self._graphs = dict(sorted(self._graphs.items()))
             self._prompt_graphs = dict(sorted(self._prompt_graphs.items()))
             self._capture_pieces(limits)

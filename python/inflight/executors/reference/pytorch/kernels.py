@@ -25,6 +25,7 @@ from .latent_key_kernels import turn_latent
 from .linear_kernels import expert_linear, expert_tile_rows, linear
 from .operations import Choice, Shape, Tensor, add_layer_norm
 from .operations import activate as _activate
+from .prefix_kernels import prefix_keys
 from .softcap_kernels import capped
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "linear",
     "plan_context",
     "plan_generation",
+    "prefix_keys",
     "prepare",
     "rotate_and_store",
     "turn_latent",

@@ -36,10 +36,12 @@ class LedSteps(DeviceSteps):
         self._leader.call("note_tables", places)
         super().note_tables(places)
 
-    def generate(self, inputs: Array, adapters: Sequence[Adapter | None] = ()) -> Tensor:
+    def generate(
+        self, inputs: Array, adapters: Sequence[Adapter | None] = (), begin_alike: bool = False
+    ) -> Tensor:
         _refuse(adapters)
-        self._leader.call("generate", inputs)
-        return super().generate(inputs)
+        self._leader.call("generate", inputs, (), begin_alike)
+        return super().generate(inputs, (), begin_alike)
 
     def mix(
         self,
@@ -51,12 +53,14 @@ class LedSteps(DeviceSteps):
         pictured: Sequence[tuple[range, Tensor]] = (),
         turned: Array | None = None,
         heard: Array | None = None,
+        begin_alike: bool = False,
     ) -> Tensor:
         _refuse(adapters)
         if pictured or turned is not None or heard is not None:
             raise RuntimeError("towers and encoders are not split over ranks: such a model is refused")
-        self._leader.call("mix", packed, probe_tables, keeps_hidden, (), embedded)
-        return super().mix(packed, probe_tables, keeps_hidden, (), embedded)
+        given = packed, probe_tables, keeps_hidden, (), embedded, (), None, None, begin_alike
+        self._leader.call("mix", *given)
+        return super().mix(*given)
 
     def hidden_logits(self, start: int, stop: int) -> Tensor:
         self._leader.call("hidden_logits", start, stop)

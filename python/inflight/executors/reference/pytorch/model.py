@@ -24,7 +24,7 @@ from . import latent, operations
 from .adapters import Adapted, adapt_expert
 from .communicator import DeviceCommunicator, OneDevice
 from .encoder import Listening, TorchEncoder
-from .operations import Context, Shape, Tensor
+from .operations import Context, Shape, Tables, Tensor
 from .vision import TorchTower
 
 #: Blocks copied at once: 32 of Llama-3.1-8B's hold 128 MiB.
@@ -55,6 +55,8 @@ class Rows:
     turned: Tensor | None = None
     #: Of a model that hears.
     listening: Listening | None = None
+    #: Whether many generation rows have the beginnings of their contexts in common.
+    begin_alike: bool = False
 
 
 class TorchModel:
@@ -188,12 +190,24 @@ class TorchModel:
         """A host block's keys and values, to a block."""
         self._cache[:, target] = self._host[source].to(self.device, non_blocking=True)
 
+    @property
+    def prefix_keys(self) -> int | None:
+        """How many keys generation rows have in common, at least, to read them together; None: they never
+        do."""
+        if all(layer.window is not None for layer in self._layers):
+            return None
+        keys: int | None = self.operations.prefix_keys(self.shape)
+        return keys
+
     def forward(self, rows: Rows) -> Tensor:
         """Runs all rows, writes keys and values to the cache; final hidden states ``[T, hidden]``."""
         config, shape, ops = self.config, self.shape, self.operations
         epsilon = config.norm_epsilon
         generating = rows.generation_slots.shape[0]
-        plan = ops.plan_generation(rows.positions[:generating], shape) if generating else None
+        tables = None
+        if rows.begin_alike:
+            tables = Tables(rows.generation_slots, rows.block_tables, len(self._keys[0]))
+        plan = ops.plan_generation(rows.positions[:generating], shape, tables) if generating else None
         prompts = rows.context
         narrow = self.cache_dtype != self.dtype
         planned = None if prompts is None else ops.plan_context(prompts, shape, self.dtype.itemsize, narrow)

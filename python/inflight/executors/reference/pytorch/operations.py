@@ -56,6 +56,18 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Tables:
+    """Where generation rows find the blocks of their contexts."""
+
+    #: The sequence slot of each row, int32 ``[R]``.
+    slots: Tensor
+    #: By slot: int32 ``[slots, blocks of the longest]``.
+    blocks: Tensor
+    #: Blocks of the cache.
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """The rows of an iteration that belong to prompts, cut into tiles of consecutive rows of one chunk."""
 
@@ -357,8 +369,14 @@ def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     return torch.cat((first * cosines - second * sines, second * cosines + first * sines), dim=-1).to(x.dtype)
 
 
-def plan_generation(positions: Tensor, shape: Shape) -> Any:  # noqa: ARG001 -- the seam's
-    """How the generation rows of an iteration are attended to, in every layer: here, one after the other."""
+def prefix_keys(shape: Shape) -> int | None:  # noqa: ARG001 -- the seam's
+    """How many keys generation rows have in common, at least, to read them together: here they never do."""
+    return None
+
+
+def plan_generation(positions: Tensor, shape: Shape, tables: Tables | None = None) -> Any:  # noqa: ARG001 -- the seam's
+    """How the generation rows of an iteration are attended to, in every layer, where what their ``tables``
+    have in common may be read together: here, one after the other."""
     return None
 
 

@@ -24,6 +24,7 @@ from inflight.executors.reference.model.lora import Adapter
 from inflight.executors.reference.parallel.team import Leader
 
 from . import operations, sampling
+from .common_prefixes import CommonPrefixes
 from .hearing import TorchHearing
 from .led_steps import LedSteps
 from .model import TorchModel
@@ -102,6 +103,10 @@ class TorchRunner:
         self._is_adapted = np.zeros(limits.max_batch_size, dtype=np.bool_)
         #: By slot: whose blocks the device's table holds, and how many of them.
         self._known: list[tuple[BlockTable | None, int]] = [(None, 0)] * limits.max_batch_size
+        self._prefixes: CommonPrefixes | None = None
+        if self._steps.prefix_keys is not None:
+            slots = limits.max_batch_size
+            self._prefixes = CommonPrefixes(slots, self._size, self._steps.prefix_keys)
         self._steps.wait_for_memory()
 
     @property
@@ -181,7 +186,7 @@ class TorchRunner:
             launched.places = np.concatenate([generation[2:4], np.array(places, dtype=np.int32)], axis=1)
         else:
             adapters = self._adapters(work)
-            launched.chooses_by = self._steps.generate(generation, adapters)
+            launched.chooses_by = self._steps.generate(generation, adapters, self._begin_alike(work))
             launched.bucket = self._steps.bucket(len(choosing), bool(adapters))
             launched.places = generation[2:4]
         return launched
@@ -264,6 +269,8 @@ class TorchRunner:
             if owner is not table:
                 count = 0
             held = () if table is None else table.blocks[count:]
+            if self._prefixes is not None:
+                self._prefixes.enter(slot, () if table is None else table.blocks)
             rows.extend([slot] * len(held))
             columns.extend(range(count, count + len(held)))
             blocks.extend(held)
@@ -271,6 +278,10 @@ class TorchRunner:
         if rows:
             # What has left a window is not read, but a kernel may look where it was.
             self._steps.note_tables(np.maximum(np.array([rows, columns, blocks], dtype=np.int32), 0))
+
+    def _begin_alike(self, work: Work) -> bool:
+        """Whether generation rows have so much in common that the device looks for it."""
+        return self._prefixes is not None and self._prefixes.are_many(work.inputs[3])
 
     def _note_offsets(self, work: Work) -> None:
         """Brings what is added to positions up to date, where contexts go through."""
@@ -314,7 +325,10 @@ class TorchRunner:
         heard = None
         if self._hearing is not None and work.probes:
             heard = self._hearing.places([probe.sequence for probe in work.probes])
-        logits = self._steps.mix(packed, tables, keeps_hidden, adapters, embedded, pictured, turned, heard)
+        alike = self._begin_alike(work)
+        logits = self._steps.mix(
+            packed, tables, keeps_hidden, adapters, embedded, pictured, turned, heard, alike
+        )
         if keeps_hidden or work.probes:
             chunks = packed.moved_chunks(packed.shape.rounded())
             self._report_prompts(work, [row for row, *_ in chunks[: len(work.chunks)]], launched)

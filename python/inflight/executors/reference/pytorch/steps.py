@@ -67,6 +67,11 @@ class DeviceSteps:
         self._graphs = Graphs(self._computation, limits, self._tables)
 
     @property
+    def prefix_keys(self) -> int | None:
+        """`TorchModel.prefix_keys`."""
+        return self._model.prefix_keys
+
+    @property
     def table_width(self) -> int:
         """Blocks of the longest sequence."""
         return int(self._computation.block_tables.shape[1])
@@ -140,16 +145,19 @@ class DeviceSteps:
         noted = self.upload(places)
         self._computation.offsets[noted[0].long()] = noted[1]
 
-    def generate(self, inputs: Array, adapters: Sequence[Adapter | None] = ()) -> Tensor:
+    def generate(
+        self, inputs: Array, adapters: Sequence[Adapter | None] = (), begin_alike: bool = False
+    ) -> Tensor:
         """Logits of generation rows, by `operations.prepare`'s inputs; the best tokens are in ``chosen``.
-        ``adapters`` are those of the rows, if there are any."""
+        ``adapters`` are those of the rows, if there are any; many rows may ``begin_alike``."""
         count = inputs.shape[1]
         bucket = self.bucket(count, bool(adapters))
         spans = [(one, row, 1) for row, one in enumerate(adapters)]
         if bucket is None:
             self._computation.inputs[: 5 * count] = self.upload(inputs.reshape(-1))
-            return self._computation.generation(count, self._adapted(spans, count))
-        self._graphs.generation(bucket, inputs, spans)
+            adapted = self._adapted(spans, count)
+            return self._computation.generation(count, adapted, begin_alike=begin_alike)
+        self._graphs.generation(bucket, inputs, spans, begin_alike)
         return self._computation.logits
 
     def mix(
@@ -162,6 +170,7 @@ class DeviceSteps:
         pictured: Sequence[tuple[range, Tensor]] = (),
         turned: Array | None = None,
         heard: Array | None = None,
+        begin_alike: bool = False,
     ) -> Tensor:
         """Logits of an iteration with prompts; the best tokens of its choosing rows are in ``chosen``.
 
@@ -169,14 +178,16 @@ class DeviceSteps:
         of the packed rows can be asked for. ``adapters`` are those of the generation rows, then of the chunks
         and probes, if there are any; ``embedded`` are packed rows, and so are those ``pictured``, with the
         embeddings of images. ``turned [3, tokens]`` is what turns the prompts' tokens, where that is not
-        their positions; ``heard [probes]`` is where the clips of those with ``probe_tables`` are.
+        their positions; ``heard [probes]`` is where the clips of those with ``probe_tables`` are. Many
+        generation rows may ``begin_alike``.
         """
         keeps_hidden = keeps_hidden or probe_tables is not None
         by_hand = keeps_hidden or embedded is not None or turned is not None
         by_hand = by_hand or (bool(adapters) and self._tables is None)
         place = None if by_hand else self._graphs.prompt_place(packed.shape)
         if place is not None:
-            self._graphs.prompts(place, packed, partial(_spans, adapters, packed) if adapters else None)
+            spans_in = partial(_spans, adapters, packed) if adapters else None
+            self._graphs.prompts(place, packed, spans_in, begin_alike)
             return self._computation.logits
         shape = packed.shape.rounded()
         chunks = packed.moved_chunks(shape)
@@ -191,7 +202,7 @@ class DeviceSteps:
         adapted = self._adapted(_spans(adapters, packed, shape), shape.generation + shape.tokens)
         places = None if heard is None else self.upload(heard)
         hidden, logits = self._computation.prompts(
-            buffer, shape, chunks, tables, adapted, virtual, turns, places
+            buffer, shape, chunks, tables, adapted, virtual, turns, places, begin_alike=begin_alike
         )
         self._hidden = hidden if keeps_hidden else None
         return logits
