@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from inflight.executors.reference.pytorch import kernels, operations
-from inflight.executors.reference.pytorch.operations import CONTEXT_TILE, Context, Shape, Tables
+from inflight.executors.reference.pytorch.operations import CONTEXT_TILE, AttentionShape, Context, Tables
 
 SIZE = 32
 HEADS, KV_HEADS, HEAD_DIM = 32, 8, 128
@@ -88,7 +88,7 @@ class Cache:
     def __init__(self, lengths: Sequence[int], in_common: int = 0) -> None:
         width = -(-max(lengths) // SIZE)
         blocks = sum(-(-length // SIZE) for length in lengths)
-        self.shape = Shape(HEADS, KV_HEADS, HEAD_DIM, SIZE, width * SIZE)
+        self.shape = AttentionShape(HEADS, KV_HEADS, HEAD_DIM, SIZE, width * SIZE)
         made = (2, blocks, KV_HEADS, SIZE, HEAD_DIM)
         self.keys, self.values = torch.randn(made, device="cuda", dtype=torch.bfloat16)
         order = torch.randperm(blocks, device="cuda", dtype=torch.int32)

@@ -20,7 +20,7 @@ if not HAS_GPU and "TRITON_INTERPRET" not in os.environ:
     pytest.skip("there is no NVIDIA GPU; TRITON_INTERPRET=1 runs it", allow_module_level=True)
 
 from inflight.executors.reference.pytorch import context_kernels, generation_kernels, kernels, operations  # noqa: E402
-from inflight.executors.reference.pytorch.operations import CONTEXT_TILE, Context, Shape  # noqa: E402
+from inflight.executors.reference.pytorch.operations import CONTEXT_TILE, AttentionShape, Context  # noqa: E402
 from reference.pytorch.packing import context_of, scattered  # noqa: E402
 
 DEVICE = "cuda" if HAS_GPU else "cpu"
@@ -36,10 +36,10 @@ Tensor = Any
 
 def cache(
     lengths: Sequence[int], heads: int, kv_heads: int, head_dim: int, dtype: str
-) -> tuple[Shape, Tensor, Tensor, Tensor]:
+) -> tuple[AttentionShape, Tensor, Tensor, Tensor]:
     """A shape, keys, values and block tables: blocks are in any order, and one row is nobody's."""
     blocks, tables = scattered(lengths, SIZE, DEVICE)
-    shape = Shape(heads, kv_heads, head_dim, SIZE, tables.shape[1] * SIZE)
+    shape = AttentionShape(heads, kv_heads, head_dim, SIZE, tables.shape[1] * SIZE)
     made = torch.randn((2, blocks, kv_heads, SIZE, head_dim), device=DEVICE)
     keys, values = made.to(getattr(torch, dtype))
     return shape, keys, values, tables
@@ -140,7 +140,7 @@ def test_generation_of_one_row_or_within_a_window(
 def test_long_contexts_are_cut_and_short_ones_are_not() -> None:
     lengths = [32000, *[20] * 63]
     positions = torch.tensor(lengths, dtype=torch.int32, device=DEVICE) - 1
-    plan = kernels.plan_generation(positions, Shape(32, 8, 128, 32, 32768))
+    plan = kernels.plan_generation(positions, AttentionShape(32, 8, 128, 32, 32768))
     assert plan is not None
     rows = plan.chunks[1:][: int(plan.chunks[0])]
     counts = torch.bincount(rows, minlength=64).tolist()
@@ -208,7 +208,7 @@ def test_prompts_from_any_position_on(
 
 def test_few_tiles_are_cut_and_many_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context_kernels, "_multiprocessors", lambda _: 132)
-    shape = Shape(32, 8, 128, 32, 32768)
+    shape = AttentionShape(32, 8, 128, 32, 32768)
     parts = {}
     for tiles in (1, 4, 16, 17, 33, 200):
         positions = torch.full((tiles,), 24576, dtype=torch.int32, device=DEVICE)

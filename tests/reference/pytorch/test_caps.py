@@ -18,7 +18,7 @@ if not HAS_GPU and "TRITON_INTERPRET" not in os.environ:
     pytest.skip("there is no NVIDIA GPU; TRITON_INTERPRET=1 runs it", allow_module_level=True)
 
 from inflight.executors.reference.pytorch import hopper, kernels, operations  # noqa: E402
-from inflight.executors.reference.pytorch.operations import Shape  # noqa: E402
+from inflight.executors.reference.pytorch.operations import AttentionShape  # noqa: E402
 
 DEVICE = "cuda" if HAS_GPU else "cpu"
 TOLERANCES = {"float32": 1e-5, "bfloat16": 2e-2} if HAS_GPU else {"float32": 1e-5}
@@ -73,6 +73,6 @@ def test_gates_are_those_of_the_operations(adapted: bool, activation: Any, dtype
 def test_hoppers_kernels_are_left_to_models_without_caps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hopper, "_is_available", lambda _: True)
     device = torch.device("cuda")
-    assert hopper.is_usable(device, Shape(8, 2, 128, 32, 1024), 2, False)
-    assert hopper.is_usable(device, Shape(8, 2, 128, 32, 1024, attention_scale=0.1), 2, False)
-    assert not hopper.is_usable(device, Shape(8, 2, 128, 32, 1024, softcap=50.0), 2, False)
+    assert hopper.is_usable(device, AttentionShape(8, 2, 128, 32, 1024), 2, False)
+    assert hopper.is_usable(device, AttentionShape(8, 2, 128, 32, 1024, attention_scale=0.1), 2, False)
+    assert not hopper.is_usable(device, AttentionShape(8, 2, 128, 32, 1024, softcap=50.0), 2, False)

@@ -17,7 +17,7 @@ if not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0)
     pytest.skip("there is no GPU of compute capability 9.0", allow_module_level=True)
 
 from inflight.executors.reference.pytorch import context_kernels, hopper, kernels, operations  # noqa: E402
-from inflight.executors.reference.pytorch.operations import Shape  # noqa: E402
+from inflight.executors.reference.pytorch.operations import AttentionShape  # noqa: E402
 from reference.pytorch.packing import context_of  # noqa: E402
 
 #: First position and rows of each chunk; the last two have contexts that are cut between programs.
@@ -72,7 +72,7 @@ def test_prompts_from_any_position_on(
     monkeypatch.setattr(context_kernels, "_multiprocessors", lambda _: multiprocessors)
     torch.manual_seed(5)
     keys, values, tables, context = packed(chunks, tokens_per_block, heads[1], getattr(torch, dtype))
-    shape = Shape(*heads, 128, tokens_per_block, 8192)
+    shape = AttentionShape(*heads, 128, tokens_per_block, 8192)
     rows = sum(count for _, count in chunks)
     queries = torch.randn((rows, heads[0], 128), device="cuda").to(keys.dtype)
     expected = torch.empty_like(queries, dtype=torch.float32)
@@ -92,15 +92,15 @@ def test_prompts_from_any_position_on(
 
 def test_what_they_have_not_is_left_to_the_others() -> None:
     device = torch.device("cuda")
-    shape = Shape(8, 2, 128, 32, 1024)
+    shape = AttentionShape(8, 2, 128, 32, 1024)
     assert hopper.is_usable(device, shape, 2, False)
     assert not hopper.is_usable(device, shape, 4, False)
     assert not hopper.is_usable(device, shape, 2, True)
-    assert not hopper.is_usable(device, Shape(8, 2, 64, 32, 1024), 2, False)
-    assert not hopper.is_usable(device, Shape(6, 2, 128, 32, 1024), 2, False)
-    assert not hopper.is_usable(device, Shape(8, 2, 128, 8, 1024), 2, False)
+    assert not hopper.is_usable(device, AttentionShape(8, 2, 64, 32, 1024), 2, False)
+    assert not hopper.is_usable(device, AttentionShape(6, 2, 128, 32, 1024), 2, False)
+    assert not hopper.is_usable(device, AttentionShape(8, 2, 128, 8, 1024), 2, False)
     slopes = torch.linspace(0.05, 0.5, 8, device=device)
-    assert not hopper.is_usable(device, Shape(8, 2, 128, 32, 1024, slopes=slopes), 2, False)
+    assert not hopper.is_usable(device, AttentionShape(8, 2, 128, 32, 1024, slopes=slopes), 2, False)
     assert not hopper.is_usable(torch.device("cpu"), shape, 2, False)
 
 
@@ -115,6 +115,6 @@ def test_kernels_that_fail_or_are_wrong_are_not_used(
     monkeypatch.setattr(hopper, "attend", fail)
     hopper._is_available.cache_clear()
     try:
-        assert not hopper.is_usable(torch.device("cuda"), Shape(8, 2, 128, 32, 1024), 2, False)
+        assert not hopper.is_usable(torch.device("cuda"), AttentionShape(8, 2, 128, 32, 1024), 2, False)
     finally:
         hopper._is_available.cache_clear()

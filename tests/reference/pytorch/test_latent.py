@@ -21,7 +21,7 @@ from inflight.executors.reference.model.weights import CheckpointWeights, find_w
 from inflight.executors.reference.numpy import experts  # noqa: E402
 from inflight.executors.reference.pytorch import operations  # noqa: E402
 from inflight.executors.reference.pytorch.model import TorchModel  # noqa: E402
-from inflight.executors.reference.pytorch.operations import Shape  # noqa: E402
+from inflight.executors.reference.pytorch.operations import AttentionShape  # noqa: E402
 from inflight.executors.reference.pytorch.weights import DeviceWeights  # noqa: E402
 from reference.pytorch.packing import context_of, scattered  # noqa: E402
 from reference.support import FIXTURES  # noqa: E402
@@ -40,13 +40,15 @@ SHAPES = [(4, 16, 8), (20, 24, 12)] + ([(16, 512, 64), (128, 512, 64)] if HAS_GP
 Tensor = Any
 
 
-def cache(lengths: list[int], sizes: tuple[int, int, int], dtype: str) -> tuple[Shape, Tensor, Tensor]:
+def cache(
+    lengths: list[int], sizes: tuple[int, int, int], dtype: str
+) -> tuple[AttentionShape, Tensor, Tensor]:
     """A shape, keys and block tables: blocks are in any order, and one row is nobody's."""
     heads, rank, turned = sizes
     blocks, tables = scattered(lengths, SIZE, DEVICE)
     keys = torch.randn((blocks, 1, SIZE, rank + turned), device=DEVICE).to(getattr(torch, dtype))
     scale = (rank + turned) ** -0.5
-    shape = Shape(
+    shape = AttentionShape(
         heads, 1, rank + turned, SIZE, tables.shape[1] * SIZE, attention_scale=0.8 * scale, value_dim=rank
     )
     return shape, keys, tables

@@ -22,7 +22,7 @@ from inflight.executors.reference.core.engine import Engine  # noqa: E402
 from inflight.executors.reference.core.iteration import Iteration  # noqa: E402
 from inflight.executors.reference.pytorch import kernels, operations, prefix_kernels  # noqa: E402
 from inflight.executors.reference.pytorch.common_prefixes import CommonPrefixes  # noqa: E402
-from inflight.executors.reference.pytorch.operations import Shape, Tables  # noqa: E402
+from inflight.executors.reference.pytorch.operations import AttentionShape, Tables  # noqa: E402
 from reference.support import AllTold, collect, request, run, torch_engine  # noqa: E402
 
 DEVICE = "cuda" if HAS_GPU else "cpu"
@@ -89,7 +89,7 @@ def test_what_rows_read_together(case: str, sizes: tuple[int, int, int], kind: s
     order = torch.randperm(blocks, device=DEVICE, dtype=torch.int32)
     for row, table in enumerate(own):
         tables[row + 1, : len(table)] = order[torch.tensor(table, device=DEVICE)]
-    shape = Shape(*sizes, SIZE, width * SIZE, softcap=1.5 if kind == "softcap" else None)
+    shape = AttentionShape(*sizes, SIZE, width * SIZE, softcap=1.5 if kind == "softcap" else None)
     keys, values = torch.randn((2, blocks, sizes[1], SIZE, sizes[2]), device=DEVICE).to(getattr(torch, dtype))
     queries = torch.randn((len(own), sizes[0], sizes[2]), device=DEVICE).to(keys.dtype)
     # Some rows have filled their last block.
@@ -115,7 +115,7 @@ def test_what_rows_read_together(case: str, sizes: tuple[int, int, int], kind: s
 
 def test_chunks_grow_with_contexts_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """So many sets as fill a device, so few parts that joining them is cheap."""
-    shape = Shape(4, 2, 16, SIZE, 4096)
+    shape = AttentionShape(4, 2, 16, SIZE, 4096)
     common = list(range(1000))
     for rows, parts, chunk in [(4, 64, 128), (16, 64, 512), (16, 1 << 20, 64), (4, 8, 1024)]:
         own = [[*common, 1000 + row] for row in range(rows)]
@@ -133,14 +133,14 @@ def test_chunks_grow_with_contexts_and_are_bounded(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("rows", "shape"),
     [
-        (3, Shape(4, 2, 16, SIZE, 64)),
-        (8, Shape(4, 2, 16, 3, 64)),
-        (8, Shape(32, 1, 16, SIZE, 64)),
-        (8, Shape(4, 2, 16, SIZE, 16)),
+        (3, AttentionShape(4, 2, 16, SIZE, 64)),
+        (8, AttentionShape(4, 2, 16, 3, 64)),
+        (8, AttentionShape(32, 1, 16, SIZE, 64)),
+        (8, AttentionShape(4, 2, 16, SIZE, 16)),
     ],
     ids=["few rows", "blocks that fit in no chunk", "many heads a key head", "short sequences"],
 )
-def test_where_nothing_is_looked_for(rows: int, shape: Shape) -> None:
+def test_where_nothing_is_looked_for(rows: int, shape: AttentionShape) -> None:
     tables = torch.zeros(
         (rows, -(-shape.max_seq_len // shape.tokens_per_block)), dtype=torch.int32, device=DEVICE
     )
@@ -155,7 +155,7 @@ def test_where_nothing_is_looked_for(rows: int, shape: Shape) -> None:
 def test_rows_of_one_sequence_read_together() -> None:
     """Its last token and guesses of the next ones, each of which sees those before it."""
     torch.manual_seed(11)
-    shape = Shape(4, 2, 16, SIZE, 64)
+    shape = AttentionShape(4, 2, 16, SIZE, 64)
     keys, values = torch.randn((2, 12, 2, SIZE, 16), device=DEVICE)
     tables = torch.randperm(12, device=DEVICE, dtype=torch.int32)[None]
     queries = torch.randn((6, 4, 16), device=DEVICE)
@@ -173,7 +173,7 @@ def test_rows_of_one_sequence_read_together() -> None:
 def test_a_block_in_two_chunks_is_read_right() -> None:
     """Which no scheduler makes. Rows may then read alone, and never what is another's."""
     torch.manual_seed(9)
-    shape = Shape(4, 2, 16, SIZE, 64)
+    shape = AttentionShape(4, 2, 16, SIZE, 64)
     first, second = list(range(4)), list(range(4, 8))
     own = [
         *[[*first, *second, 20 + row] for row in range(4)],

@@ -15,7 +15,7 @@ import triton.language as tl
 
 from . import latent_kernels
 from .generation_kernels import Plan, attend, merge_splits
-from .operations import Shape, Tensor
+from .operations import AttentionShape, Tensor
 from .softcap_kernels import cap_scores
 
 #: Shares of a context that are attended at once, where there are too few sequences to fill the device.
@@ -140,7 +140,7 @@ def generation_attention(
     slots: Tensor,
     positions: Tensor,
     window: int | None,
-    shape: Shape,
+    shape: AttentionShape,
     plan: Plan | None,
     sink_scores: Tensor | None = None,
 ) -> Tensor:

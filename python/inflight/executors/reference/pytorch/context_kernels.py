@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 
 from . import hopper, latent_kernels
-from .operations import CONTEXT_TILE, Context, Shape, Tensor
+from .operations import CONTEXT_TILE, AttentionShape, Context, Tensor
 from .softcap_kernels import cap_scores
 
 #: Keys of a piece: tiles are cut between two of them. Fewer with more than 128 numbers a head, so that
@@ -105,7 +105,9 @@ def _plan(
         tl.store(cuts + 1 + 2 * tiles + first + part, tile, mask=part < own)
 
 
-def plan(context: Context, shape: Shape, element_size: int, narrow: bool = False) -> ContextPlan | None:
+def plan(
+    context: Context, shape: AttentionShape, element_size: int, narrow: bool = False
+) -> ContextPlan | None:
     """How the tiles of an iteration's prompts are attended to where no window is; None: a program each.
     ``narrow``: the cache's numbers have fewer bytes than those of queries."""
     if shape.slopes is not None or shape.value_dim is not None:
@@ -149,11 +151,11 @@ def _multiprocessors(device: Tensor) -> int:
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-def _keys(shape: Shape) -> int:
+def _keys(shape: AttentionShape) -> int:
     return _KEYS if shape.head_dim <= 128 else _KEYS_OF_WIDE
 
 
-def _heads_together(shape: Shape, element_size: int) -> int:
+def _heads_together(shape: AttentionShape, element_size: int) -> int:
     """Query heads that a program computes: keys and values are read once for all of them.
 
     In 16 bits, with 128 numbers a head, two are 1.2 to 1.3 times as fast as one on an H200, and four are
@@ -518,7 +520,7 @@ def context_attention(
     block_tables: Tensor,
     context: Context,
     window: int | None,
-    shape: Shape,
+    shape: AttentionShape,
     plan: ContextPlan | None,
     out: Tensor,
     sink_scores: Tensor | None = None,

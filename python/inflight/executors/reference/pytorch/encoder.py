@@ -27,7 +27,7 @@ from inflight.executors.reference.model.hearing_layers import (
 from inflight.executors.reference.model.layers import Weights, held
 
 from .capturing import no_collection
-from .operations import CONTEXT_TILE, Context, Shape, Tensor
+from .operations import CONTEXT_TILE, AttentionShape, Context, Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class TorchEncoder:
         self._layers = tuple(load_encoder_layer(index, weights) for index in range(config.num_layers))
         self._cross = tuple(load_cross(index, weights) for index in range(config.decoder_layers))
         self._blocks = -(-config.positions // tokens_per_block)
-        self.shape = Shape(
+        self.shape = AttentionShape(
             config.decoder_heads,
             config.decoder_heads,
             config.hidden_size // config.decoder_heads,

@@ -18,7 +18,7 @@ import triton.language as tl
 
 from . import prefix_kernels
 from .common_prefixes import LEAST_ROWS
-from .operations import Shape, Tables, Tensor
+from .operations import AttentionShape, Tables, Tensor
 from .prefix_kernels import MOST_CHUNKS, Prefixes, chunk_keys, prefix_keys
 from .softcap_kernels import cap_scores
 
@@ -139,7 +139,7 @@ def _list(set_counts, listed, size, most_sets, MOST: tl.constexpr):
         tl.store(listed + 2 + first + one, chunk * most_sets + one, mask=one < sets)
 
 
-def plan(positions: Tensor, shape: Shape, tables: Tables | None = None) -> Plan | None:
+def plan(positions: Tensor, shape: AttentionShape, tables: Tables | None = None) -> Plan | None:
     """How generation rows at these positions are attended to; None where all are alike. What their
     ``tables`` have in common is read together."""
     rows = positions.shape[0]
@@ -376,7 +376,7 @@ def merge_splits(
     tl.store(out + head_row * HEAD_DIM + columns, mixed.to(out.dtype.element_ty), mask=inside)
 
 
-def _cut(programs: int, shape: Shape) -> tuple[int, int, int]:
+def _cut(programs: int, shape: AttentionShape) -> tuple[int, int, int]:
     """Keys a tile, warps and pipeline stages for so many sequences x key heads, measured on an H200: the best
     for long contexts, and within 6 % of it for contexts of 256 tokens. With more than 128 numbers a
     head, tiles are no larger than shared memory."""
@@ -393,7 +393,7 @@ def attend(
     slots: Tensor,
     positions: Tensor,
     plan: Plan,
-    shape: Shape,
+    shape: AttentionShape,
     sink_scores: Tensor | None = None,
 ) -> Tensor:
     """One new token a sequence, as `operations.generation_attention` has it without a window."""

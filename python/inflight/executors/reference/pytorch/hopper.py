@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from . import operations
-from .operations import CONTEXT_TILE, Context, Shape, Tensor
+from .operations import CONTEXT_TILE, AttentionShape, Context, Tensor
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ _REGISTERS = 168
 _TOLERANCE = 0.02
 
 
-def is_usable(device: Any, shape: Shape, element_size: int, narrow: bool) -> bool:
+def is_usable(device: Any, shape: AttentionShape, element_size: int, narrow: bool) -> bool:
     """Whether attention without a window may run on ``device`` by the kernels of Hopper; ``narrow``: the
     cache's numbers have fewer bytes than those of queries, which is ``element_size``."""
     return (
@@ -67,7 +67,7 @@ def _is_available(device: Any) -> bool:
 
 def _try(device: Any) -> float:
     """How far the kernel is from plain operations with 70 rows after 200 others, relative to their size."""
-    shape = Shape(HEADS_TOGETHER, 1, _HEAD_DIM, 32, 288)
+    shape = AttentionShape(HEADS_TOGETHER, 1, _HEAD_DIM, 32, 288)
     numbers = torch.linspace(0, 9e4, 2 * 9 * 32 * _HEAD_DIM, dtype=torch.float64, device=device).sin()
     keys, values = numbers.to(torch.bfloat16).view(2, 9, 1, 32, _HEAD_DIM)
     queries = 4 * values.reshape(-1, HEADS_TOGETHER, _HEAD_DIM)[:70]
@@ -100,7 +100,7 @@ def attend(
     values: Tensor,
     block_tables: Tensor,
     context: Context,
-    shape: Shape,
+    shape: AttentionShape,
     plan: tuple[Tensor, Tensor, Tensor, Tensor],
     programs: int,
     out: Tensor,

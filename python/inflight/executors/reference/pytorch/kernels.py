@@ -23,7 +23,7 @@ from .expert_kernels import choose, choose_in_groups, mix, sort
 from .generation_kernels import plan as plan_generation
 from .latent_key_kernels import turn_latent
 from .linear_kernels import expert_linear, expert_tile_rows, linear
-from .operations import Choice, Shape, Tensor, add_layer_norm
+from .operations import AttentionShape, Choice, Tensor, add_layer_norm
 from .operations import activate as _activate
 from .prefix_kernels import prefix_keys
 from .softcap_kernels import capped
@@ -327,7 +327,7 @@ def rotate_and_store(
     epsilon: float,
     keys: Tensor,
     values: Tensor,
-    shape: Shape,
+    shape: AttentionShape,
     more: Tensor | None = None,
 ) -> Tensor:
     rows, half = qkv.shape[0], shape.head_dim // 2

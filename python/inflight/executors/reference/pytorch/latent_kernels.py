@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from .generation_kernels import merge_splits
-from .operations import CONTEXT_TILE, Context, Shape, Tensor
+from .operations import CONTEXT_TILE, AttentionShape, Context, Tensor
 
 #: Rows that a program computes: heads of one token, or heads of several tokens of a prompt. With twice as
 #: many, the sums of 512 numbers a row do not fit in the registers of eight warps.
@@ -126,7 +126,7 @@ def _launch(
     keys: Tensor,
     block_tables: Tensor,
     tiles: tuple[Tensor, Tensor, Tensor, Tensor],
-    shape: Shape,
+    shape: AttentionShape,
     size: int,
     tokens: int,
     splits: int,
@@ -180,7 +180,7 @@ def generation(
     block_tables: Tensor,
     slots: Tensor,
     positions: Tensor,
-    shape: Shape,
+    shape: AttentionShape,
 ) -> Tensor:
     """One new token a sequence, as `operations.generation_attention` has it."""
     rows = queries.shape[0]
@@ -198,7 +198,7 @@ def prompts(
     keys: Tensor,
     block_tables: Tensor,
     context: Context,
-    shape: Shape,
+    shape: AttentionShape,
     out: Tensor,
 ) -> None:
     """Chunks of prompts, as `operations.context_attention` has it."""

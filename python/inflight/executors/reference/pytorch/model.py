@@ -24,7 +24,7 @@ from . import latent, operations
 from .adapters import Adapted, adapt_expert
 from .communicator import DeviceCommunicator, OneDevice
 from .encoder import Listening, TorchEncoder
-from .operations import Context, Shape, Tables, Tensor
+from .operations import AttentionShape, Context, Tables, Tensor
 from .vision import TorchTower
 
 #: Blocks copied at once: 32 of Llama-3.1-8B's hold 128 MiB.
@@ -87,7 +87,7 @@ class TorchModel:
         slopes = None
         if config.alibi_slopes is not None:
             slopes = torch.tensor(config.alibi_slopes, dtype=torch.float32, device=self.device)
-        self.shape = Shape(
+        self.shape = AttentionShape(
             config.num_heads,
             config.num_kv_heads,
             config.head_dim,

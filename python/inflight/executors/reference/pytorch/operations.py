@@ -29,7 +29,7 @@ Adapt = Callable[[str, int, Tensor, Tensor], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class AttentionShape:
     """What attention needs to know of a model and its cache."""
 
     heads: int
@@ -292,7 +292,7 @@ def rotate_and_store(
     epsilon: float,
     keys: Tensor,
     values: Tensor,
-    shape: Shape,
+    shape: AttentionShape,
     more: Tensor | None = None,
 ) -> Tensor:
     """Norms and rotates the queries and keys of ``qkv [T, (heads + 2 kv_heads) x head_dim]``, writes keys and
@@ -369,12 +369,12 @@ def rotate(x: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
     return torch.cat((first * cosines - second * sines, second * cosines + first * sines), dim=-1).to(x.dtype)
 
 
-def prefix_keys(shape: Shape) -> int | None:  # noqa: ARG001 -- the seam's
+def prefix_keys(shape: AttentionShape) -> int | None:  # noqa: ARG001 -- the seam's
     """How many keys generation rows have in common, at least, to read them together: here they never do."""
     return None
 
 
-def plan_generation(positions: Tensor, shape: Shape, tables: Tables | None = None) -> Any:  # noqa: ARG001 -- the seam's
+def plan_generation(positions: Tensor, shape: AttentionShape, tables: Tables | None = None) -> Any:  # noqa: ARG001 -- the seam's
     """How the generation rows of an iteration are attended to, in every layer, where what their ``tables``
     have in common may be read together: here, one after the other."""
     return None
@@ -388,7 +388,7 @@ def generation_attention(
     slots: Tensor,
     positions: Tensor,
     window: int | None,
-    shape: Shape,
+    shape: AttentionShape,
     plan: Any,  # noqa: ARG001 -- the seam's
     sink_scores: Tensor | None = None,
 ) -> Tensor:
@@ -406,7 +406,7 @@ def generation_attention(
     return torch.cat(mixed) if mixed else queries
 
 
-def plan_context(context: Context, shape: Shape, element_size: int, narrow: bool = False) -> Any:  # noqa: ARG001 -- the seam's
+def plan_context(context: Context, shape: AttentionShape, element_size: int, narrow: bool = False) -> Any:  # noqa: ARG001 -- the seam's
     """How the prompts of an iteration are attended to, in every layer, by queries whose numbers have so many
     bytes, and those of a ``narrow`` cache fewer: here, one after the other."""
     return None
@@ -419,7 +419,7 @@ def context_attention(
     block_tables: Tensor,
     context: Context,
     window: int | None,
-    shape: Shape,
+    shape: AttentionShape,
     plan: Any,  # noqa: ARG001 -- the seam's
     out: Tensor,
     sink_scores: Tensor | None = None,
@@ -439,7 +439,7 @@ def _attend(
     table: Tensor,
     first: int,
     window: int | None,
-    shape: Shape,
+    shape: AttentionShape,
     sink_scores: Tensor | None,
 ) -> Tensor:
     """Consecutive rows of one sequence from position ``first`` on. Blocks that none of them sees are not

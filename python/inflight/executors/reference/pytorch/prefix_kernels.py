@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from .common_prefixes import LEAST_ROWS
-from .operations import Shape, Tables, Tensor
+from .operations import AttentionShape, Tables, Tensor
 from .softcap_kernels import cap_scores
 
 #: Keys of a chunk at least; a power of two, as the size always is.
@@ -146,12 +146,12 @@ def _find(
     tl.store(counts + chunk, tl.sum(sets, axis=0))
 
 
-def parts_of(shape: Shape) -> int:
+def parts_of(shape: AttentionShape) -> int:
     """So many that their sets fill the device."""
     return max(1, 16384 // shape.heads)
 
 
-def prefix_keys(shape: Shape) -> int | None:
+def prefix_keys(shape: AttentionShape) -> int | None:
     """How many keys rows have in common, at least, to read them together; None: they never do."""
     if shape.slopes is not None or shape.value_dim is not None or LEAST_KEYS % shape.tokens_per_block:
         return None
@@ -159,12 +159,12 @@ def prefix_keys(shape: Shape) -> int | None:
     return LEAST_KEYS if fits else None
 
 
-def _set_rows(shape: Shape) -> int:
+def _set_rows(shape: AttentionShape) -> int:
     """Rows that one program reads for at most."""
     return int(_LANES // triton.next_power_of_2(shape.heads // shape.kv_heads))
 
 
-def find(positions: Tensor, tables: Tables, shape: Shape) -> Prefixes:
+def find(positions: Tensor, tables: Tables, shape: AttentionShape) -> Prefixes:
     """What generation rows at these positions read together, where they do by `prefix_keys`."""
     rows = positions.shape[0]
     device = positions.device
@@ -298,7 +298,7 @@ def attend(
     rows_of_plan: Tensor,
     listed: Tensor,
     parts: tuple[Tensor, Tensor, Tensor],
-    shape: Shape,
+    shape: AttentionShape,
 ) -> None:
     """Writes the ``parts`` of what rows read together, at the places that a plan gave them: ``listed`` are
     how many sets there are, the keys of a chunk, and the sets."""
