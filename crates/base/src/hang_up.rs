@@ -141,7 +141,15 @@ mod tests {
     use super::*;
 
     async fn connected() -> io::Result<(TcpStream, TcpStream)> {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the operating system is what is tested"
+        )]
         let listener = TcpListener::bind("127.0.0.1:0").await?;
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the operating system is what is tested"
+        )]
         let peer = TcpStream::connect(listener.local_addr()?).await?;
         Ok((peer, listener.accept().await?.0))
     }

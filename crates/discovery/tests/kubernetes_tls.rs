@@ -91,6 +91,10 @@ async fn the_token_and_the_authority_are_those_of_now() {
     write(&directory.join("namespace"), "ml\n");
     write(&directory.join("token"), "first\n");
     let tls = authority(&directory);
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a real connection is what is tested"
+    )]
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     let (servers, mut server) = mpsc::unbounded_channel();

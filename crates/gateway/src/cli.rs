@@ -11,6 +11,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::FromArgMatches;
+use inflight_http_server::Listeners;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -18,7 +19,6 @@ use crate::log::{flush_log, start_log, write_line};
 use crate::option_layers::layered;
 use crate::options::{self, GatewayOptions};
 use crate::run::{self, ServeError};
-use crate::server::listeners::Listeners;
 
 /// Files in addition to the clients' connections: those to workers, logs, and what the runtime opens.
 const OTHER_FILES: u64 = 256;

@@ -12,6 +12,7 @@ use http::Extensions;
 use inflight_base::accept::accept;
 use inflight_base::net::Listener;
 use inflight_clients::client::{Addresses, Client, ClientConnection};
+use inflight_http_server::{Port, within_grace};
 use inflight_kserve::client::{TransportOptions, server};
 use inflight_kserve::inference as wire;
 use inflight_kserve::inference::grpc_inference_service_server::GrpcInferenceService;
@@ -27,7 +28,6 @@ use tonic::{Code, Request, Response, Status, Streaming};
 use crate::caller::caller;
 use crate::error;
 use crate::middleware::RequestContext;
-use crate::server::{Port, within_grace};
 use crate::state::AppState;
 
 /// The method of a call whose answer comes in one piece.

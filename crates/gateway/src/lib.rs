@@ -62,7 +62,6 @@ mod request_body;
 mod router;
 mod routes;
 mod run;
-mod server;
 mod state;
 mod template_option;
 mod tls_options;

@@ -19,6 +19,7 @@ use inflight_ext_proc::messages::external_processor_server::{
 };
 use inflight_ext_proc::messages::{ProcessingRequest, ProcessingResponse};
 use inflight_ext_proc::{Exchange, ExchangeError, Heard, HttpRequest, Step};
+use inflight_http_server::{Port, within_grace};
 use inflight_kserve::client::{TransportOptions, server};
 use inflight_openai::ApiError;
 use inflight_upstream::slot::WorkerSlot;
@@ -37,7 +38,6 @@ use self::unread::unread;
 use crate::handlers::answering::IGNORED_FIELDS;
 use crate::handlers::asking::Asking;
 use crate::handlers::picking::Sought;
-use crate::server::{Port, within_grace};
 use crate::state::AppState;
 
 /// Answers that may wait for the proxy.

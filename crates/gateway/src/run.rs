@@ -10,6 +10,7 @@ use std::time::Duration;
 use inflight_base::net::Listener;
 use inflight_batches::StoreError;
 use inflight_discovery::kubernetes::NoApi;
+use inflight_http_server::{ConnectionLimits, Listeners, Port};
 use inflight_kserve::client::Network;
 use inflight_tls::{ClientTls, HandshakeError, ServerTls, TlsError};
 use inflight_traces::TraceError;
@@ -26,9 +27,6 @@ use crate::metrics::Metrics;
 use crate::options::GatewayOptions;
 use crate::picker::{self, Endpoints, PickerLimits};
 use crate::router;
-use crate::server;
-use crate::server::Port;
-use crate::server::listeners::Listeners;
 use crate::state::AppState;
 use crate::tls_options;
 
@@ -224,7 +222,7 @@ async fn serve_ports<L: Listener>(
         }
     }
     on_bound();
-    let limits = server::ConnectionLimits {
+    let limits = ConnectionLimits {
         max_connections: options.max_connections,
         header_timeout: Duration::from_secs(options.idle_timeout_s),
         write_stall: Duration::from_secs(options.slow_client_s),
@@ -292,7 +290,7 @@ async fn serve_ports<L: Listener>(
     };
     let interrupt = || state.ending.begin();
     let router = router::router(Arc::clone(&state));
-    server::serve(
+    inflight_http_server::serve(
         Port { listener, tls },
         router,
         limits,

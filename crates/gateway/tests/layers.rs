@@ -13,7 +13,6 @@ const CRATE: Arrows = &[
     ("query", &[]),
     ("log", &[]),
     ("metrics", &[]),
-    ("server", &[]),
     ("request_body", &[]),
     ("template_option", &[]),
     ("options", &["log", "template_option"]),
@@ -31,10 +30,10 @@ const CRATE: Arrows = &[
     ("routes", &["console", "handled", "handlers", "openapi", "state"]),
     ("router", &["console", "handlers", "middleware", "openapi", "routes", "state"]),
     ("batch_runner", &["batches", "error", "handlers", "metrics", "middleware", "state"]),
-    ("grpc", &["caller", "error", "middleware", "server", "state"]),
-    ("picker", &["error", "handlers", "server", "state"]),
-    ("run", &["batch_runner", "batches", "grpc", "metrics", "options", "picker", "router", "server", "state", "tls_options"]),
-    ("cli", &["log", "option_layers", "options", "run", "server"]),
+    ("grpc", &["caller", "error", "middleware", "state"]),
+    ("picker", &["error", "handlers", "state"]),
+    ("run", &["batch_runner", "batches", "grpc", "metrics", "options", "picker", "router", "state", "tls_options"]),
+    ("cli", &["log", "option_layers", "options", "run"]),
 ];
 
 #[test]

@@ -83,6 +83,10 @@ impl Network {
         match network {
             Some(network) => network.dial(host, port).await,
             None => {
+                #[expect(
+                    clippy::disallowed_methods,
+                    reason = "the place where connections to servers are opened"
+                )]
                 let socket = TcpStream::connect((host, port)).await?;
                 // Or what is sent after a handshake waits for the peer's delayed ACK: a subscription 40 ms, in which
                 // what is published is missed.
@@ -237,6 +241,10 @@ impl Service<Uri> for TlsConnector {
             // An IPv6 address has brackets in a URI, and nowhere else.
             let host = uri.host().unwrap_or_default();
             let host = host.trim_start_matches('[').trim_end_matches(']');
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "the place where connections to servers are opened"
+            )]
             let socket = TcpStream::connect((host, uri.port_u16().unwrap_or(443))).await?;
             socket.set_nodelay(true)?;
             Ok(TokioIo::new(tls.connect(host, socket).await?))

@@ -2,7 +2,7 @@
 //! request keeps its limits; what is asked is the caller's.
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::Request;
@@ -13,7 +13,7 @@ use inflight_tls::{HandshakeError, WebTls};
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::answer::Answer;
 use crate::error::ObjectError;
@@ -96,6 +96,7 @@ impl Connections {
 
     async fn connect(&self, endpoint: &Endpoint) -> Result<Sender, ObjectError> {
         let connecting = async {
+            #[expect(clippy::disallowed_methods, reason = "buckets are not simulated")]
             let stream = TcpStream::connect((endpoint.host.as_str(), endpoint.port)).await;
             let stream = stream.and_then(|stream| {
                 // A part's last bytes do not wait for an acknowledgement.

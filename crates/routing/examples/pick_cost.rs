@@ -100,6 +100,7 @@ fn main() {
 /// Microseconds of a call: the best of several rounds, which other processes disturb least.
 fn cost(mut call: impl FnMut(u32)) -> f64 {
     let mut round = |_| {
+        #[expect(clippy::disallowed_methods, reason = "real time is what is measured")]
         let start = Instant::now();
         (0..PICKS).for_each(&mut call);
         start.elapsed().as_secs_f64() * 1e6 / f64::from(PICKS)

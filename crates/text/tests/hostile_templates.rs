@@ -1,6 +1,7 @@
 //! Templates that would end the process that renders them, or take all its memory or time: each is an error
 //! of its own conversation, and honest templates go on.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may, like tests")]
+#![allow(clippy::disallowed_methods, reason = "templates take real time")]
 
 use std::time::{Duration, Instant};
 

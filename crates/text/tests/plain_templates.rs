@@ -1,6 +1,7 @@
 //! Templates that are rendered in the server's own process stay within their bounds of memory and time, whatever they
 //! and their conversation are: random templates of what multiplies, nests and repeats.
 #![allow(clippy::unwrap_used, reason = "helpers of tests may, like tests")]
+#![allow(clippy::disallowed_methods, reason = "templates take real time")]
 
 use std::time::Instant;
 

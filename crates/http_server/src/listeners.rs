@@ -14,14 +14,14 @@ const VARIABLE: &str = "INFLIGHT_LISTENERS";
 
 /// The sockets that were handed over, if any; each is taken once.
 #[derive(Debug, Default)]
-pub(crate) struct Listeners(std::vec::IntoIter<std::net::TcpListener>);
+pub struct Listeners(std::vec::IntoIter<std::net::TcpListener>);
 
 impl Listeners {
     /// Those that the environment names. Call once in a process.
     ///
     /// # Errors
     /// The variable does not name listening sockets.
-    pub(crate) fn from_environment() -> Result<Self> {
+    pub fn from_environment() -> Result<Self> {
         match std::env::var_os(VARIABLE) {
             Some(value) => Self::parse(&value),
             None => Ok(Self::default()),
@@ -50,7 +50,7 @@ impl Listeners {
     }
 
     /// Whether another gateway may be accepting from the same sockets.
-    pub(crate) fn are_shared(&self) -> bool {
+    pub fn are_shared(&self) -> bool {
         !self.0.as_slice().is_empty()
     }
 
@@ -58,11 +58,7 @@ impl Listeners {
     ///
     /// # Errors
     /// As the operating system says: in use, not permitted, no such address.
-    pub(crate) async fn next(
-        &mut self,
-        host: &str,
-        port: u16,
-    ) -> Result<(TcpListener, SocketAddr)> {
+    pub async fn next(&mut self, host: &str, port: u16) -> Result<(TcpListener, SocketAddr)> {
         let listener = match self.0.next() {
             Some(listener) => TcpListener::from_std(listener)?,
             #[expect(

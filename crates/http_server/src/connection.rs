@@ -1,13 +1,7 @@
-//! The accept loop: sockets, HTTP/1.1 and HTTP/2, limits of a connection, draining. Owns everything
-//! below a request; knows nothing of routes.
-
-mod connections;
-pub(crate) mod listeners;
-pub(crate) mod socket;
-pub(crate) mod unread_bodies;
+//! One connection from its handshake to its end. Owns how each protocol is served and every reason to end a
+//! connection that its peer has not ended; knows nothing of other connections.
 
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,38 +20,16 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulConnection;
 use hyper_util::service::TowerToHyperService;
-use inflight_base::net::{Connection as _, Ending, Listener};
-use inflight_clients::client::{Addresses, Client, ClientConnection};
+use inflight_base::net::Ending;
+use inflight_clients::client::{Client, ClientConnection};
 use inflight_tls::{ServerStream, ServerTls};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use self::connections::{Connections, idle};
-use self::socket::{GuardedSocket, Protocol};
-use self::unread_bodies::{DeliveredBody, StreamExecutor};
-
-/// Where clients connect, and how.
-#[derive(Debug)]
-pub(crate) struct Port<L = TcpListener> {
-    pub listener: L,
-    /// `None`: in plain text.
-    pub tls: Option<ServerTls>,
-}
-
-/// Limits of one connection.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ConnectionLimits {
-    /// Connections at once. One more, and the idlest is closed; if all have requests, [`SURPLUS`] more get
-    /// health checks answered, and the rest wait in the kernel's backlog.
-    pub max_connections: usize,
-    /// A request's head must be complete within this, idle time on a kept-alive connection included. Over
-    /// HTTP/2 a connection without requests ends after this, whatever else it sends.
-    pub header_timeout: Duration,
-    /// A write that makes no progress for this long ends the connection, and with it its requests; a
-    /// response over HTTP/2 that makes none ends its stream.
-    pub write_stall: Duration,
-}
+use crate::connections::idle;
+use crate::port::ConnectionLimits;
+use crate::socket::{GuardedSocket, Protocol};
+use crate::unread_bodies::{DeliveredBody, StreamExecutor};
 
 /// HTTP headers of one request. Real clients send fewer than 30.
 const MAX_HEADERS: usize = 128;
@@ -65,12 +37,8 @@ const MAX_HEADERS: usize = 128;
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Concurrent requests on one HTTP/2 connection; a load generator uses one connection per process.
 const MAX_STREAMS: u32 = 1024;
-/// Connections beyond the limit, so that health checks are answered when clients hold all others.
-const SURPLUS: usize = 32;
-/// How long such a connection may be idle.
+/// How long a connection beyond the limit may be idle.
 const SURPLUS_IDLE: Duration = Duration::from_secs(5);
-/// While no connection can be accepted, this often one is looked for that can be closed.
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// What a connection that is being closed gets to end by itself, unless it has requests.
 const GOODBYE: Duration = Duration::from_secs(1);
 /// A connection whose peer has hung up gets this long to be read to its end; answers that need no wait
@@ -83,7 +51,7 @@ const FAREWELL: Duration = Duration::from_secs(5);
 
 /// Whether the gateway is ending, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Drain {
+pub(crate) enum Drain {
     /// It is not.
     No,
     /// Another one takes over: nothing that was begun is hurried, and idle connections are not cut.
@@ -92,162 +60,54 @@ enum Drain {
     Now,
 }
 
-/// Accepts until `handed_over` or `shutdown` resolves. After the first, open requests take as long as they
-/// do, unless `shutdown` resolves; after that, `grace` at most.
-///
-/// `interrupt` is called when the grace is over and requests remain: it ends them with an error, and
-/// they get a moment to say so before their connections are cut.
-pub(crate) async fn serve<L: Listener>(
-    port: Port<L>,
-    router: Router,
-    limits: ConnectionLimits,
-    handed_over: impl Future<Output = ()>,
-    shutdown: impl Future<Output = ()>,
-    grace: Duration,
-    interrupt: impl FnOnce(),
-) {
-    let mut builder = auto::Builder::new(StreamExecutor::new(limits.write_stall));
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.header_timeout)
-        // One copy into one buffer beats a vector of three for events of some hundred bytes:
-        // 16.5 against 18.8 µs a token, 64 streams paced at 20 ms.
-        .writev(false)
-        .max_headers(MAX_HEADERS)
-        .max_buf_size(MAX_HEAD_BYTES.max(16 * 1024));
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(MAX_STREAMS)
-        .max_header_list_size(MAX_HEAD_BYTES as u32)
-        .keep_alive_interval(Duration::from_secs(30))
-        .keep_alive_timeout(Duration::from_secs(20));
-    let builders = Arc::new(Builders {
-        http1: builder.clone().http1_only(),
-        http2: builder.http2_only(),
-    });
-    let open = Connections::new(limits.max_connections);
-    let addresses = Arc::new(Addresses::default());
-    let (drain, draining) = watch::channel(Drain::No);
-    let last_answers = Arc::new(AtomicBool::new(false));
-    let mut connections = tokio::task::JoinSet::new();
-    let service = TowerToHyperService::new(router);
-    let Port { listener, tls } = port;
-    tokio::pin!(handed_over, shutdown);
-
-    let is_handed_over = loop {
-        let is_full = open.is_full();
-        let may_accept = open.len() < limits.max_connections.saturating_add(SURPLUS);
-        let (stream, peer) = tokio::select! {
-            biased;
-            () = &mut shutdown => break false,
-            () = &mut handed_over => break true,
-            accepted = accept(&listener), if may_accept => match accepted {
-                Some(accepted) => accepted,
-                None => {
-                    // Out of descriptors, perhaps.
-                    open.shed();
-                    continue;
-                }
-            },
-            Some(_) = connections.join_next(), if !connections.is_empty() => continue,
-            () = tokio::time::sleep(LOOK_AGAIN), if !may_accept => {
-                open.shed();
-                continue;
-            }
-        };
-        let client = Arc::new(ClientConnection::new(peer, &addresses));
-        if is_full && !open.shed() {
-            open.mark_surplus(&client);
-        }
-        let listed = open.add(Arc::clone(&client));
-        let (stream, hang_up) = stream.watch();
-        let mut accepted = Accepted {
-            hang_up,
-            client,
-            limits,
-            last_answers: Arc::clone(&last_answers),
-            draining: draining.clone(),
-        };
-        let (builders, service) = (Arc::clone(&builders), service.clone());
-        match &tls {
-            None => connections.spawn(async move {
-                accepted.serve(stream, &builders, service).await;
-                drop(listed);
-            }),
-            Some(tls) => {
-                let tls = tls.clone();
-                connections.spawn(async move {
-                    if let Some(stream) = accepted.shake_hands(stream, &tls).await {
-                        accepted.serve(stream, &builders, service).await;
-                    }
-                    drop(listed);
-                })
-            }
-        };
-    };
-    drop(listener);
-
-    if is_handed_over {
-        last_answers.store(true, Ordering::Relaxed);
-        drain.send_replace(Drain::Leisurely);
-        tokio::select! {
-            () = async { while connections.join_next().await.is_some() {} } => return,
-            () = &mut shutdown => {}
-        }
-    }
-    drain.send_replace(Drain::Now);
-    let drained = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(grace, drained).await.is_err() {
-        tracing::warn!(
-            connections = connections.len(),
-            "grace period over; ending open requests"
-        );
-        interrupt();
-        let goodbye = async { while connections.join_next().await.is_some() {} };
-        let _ = tokio::time::timeout(Duration::from_secs(1), goodbye).await;
-    }
-    connections.shutdown().await;
-}
-
-/// Runs a port for calls of gRPC to its end, or until the grace period after `shutdown` is over.
-pub(crate) async fn within_grace(
-    port: &'static str,
-    serving: impl Future<Output = Result<(), tonic::transport::Error>>,
-    shutdown: impl Future<Output = ()>,
-    grace: Duration,
-) {
-    let over = async {
-        shutdown.await;
-        tokio::time::sleep(grace).await;
-    };
-    tokio::select! {
-        served = serving => if let Err(error) = served {
-            tracing::error!("the {port} port ended: {error}");
-        },
-        () = over => {}
-    }
-}
-
 /// How each protocol is served.
-struct Builders {
+pub(crate) struct Builders {
     http1: auto::Builder<StreamExecutor>,
     http2: auto::Builder<StreamExecutor>,
 }
 
+impl Builders {
+    pub(crate) fn new(limits: ConnectionLimits) -> Self {
+        let mut builder = auto::Builder::new(StreamExecutor::new(limits.write_stall));
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.header_timeout)
+            // One copy into one buffer beats a vector of three for events of some hundred bytes:
+            // 16.5 against 18.8 µs a token, 64 streams paced at 20 ms.
+            .writev(false)
+            .max_headers(MAX_HEADERS)
+            .max_buf_size(MAX_HEAD_BYTES.max(16 * 1024));
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(MAX_STREAMS)
+            .max_header_list_size(MAX_HEAD_BYTES as u32)
+            .keep_alive_interval(Duration::from_secs(30))
+            .keep_alive_timeout(Duration::from_secs(20));
+        Self {
+            http1: builder.clone().http1_only(),
+            http2: builder.http2_only(),
+        }
+    }
+}
+
 /// A connection whose stream is still plain bytes.
-struct Accepted<H> {
-    hang_up: H,
-    client: Arc<ClientConnection>,
-    limits: ConnectionLimits,
-    last_answers: Arc<AtomicBool>,
-    draining: watch::Receiver<Drain>,
+pub(crate) struct Accepted<H> {
+    pub hang_up: H,
+    pub client: Arc<ClientConnection>,
+    pub limits: ConnectionLimits,
+    pub last_answers: Arc<AtomicBool>,
+    pub draining: watch::Receiver<Drain>,
 }
 
 impl<H: Ending> Accepted<H> {
     /// The stream over TLS; `None` if the handshake fails, or the connection is in the way before its end.
-    async fn shake_hands<S>(&mut self, stream: S, tls: &ServerTls) -> Option<ServerStream<S>>
+    pub(crate) async fn shake_hands<S>(
+        &mut self,
+        stream: S,
+        tls: &ServerTls,
+    ) -> Option<ServerStream<S>>
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
@@ -266,8 +126,12 @@ impl<H: Ending> Accepted<H> {
     }
 
     /// Serves HTTP until the connection ends.
-    async fn serve<S>(self, stream: S, builders: &Builders, service: TowerToHyperService<Router>)
-    where
+    pub(crate) async fn serve<S>(
+        self,
+        stream: S,
+        builders: &Builders,
+        service: TowerToHyperService<Router>,
+    ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let Self {
@@ -433,17 +297,5 @@ async fn idle_from_now(client: &ClientConnection) {
 fn log_end(result: Result<(), impl std::fmt::Display>) {
     if let Err(error) = result {
         tracing::debug!(%error, "connection ended");
-    }
-}
-
-async fn accept<L: Listener>(listener: &L) -> Option<(L::Connection, SocketAddr)> {
-    match listener.accept().await {
-        Ok(accepted) => Some(accepted),
-        Err(error) => {
-            // Out of descriptors, or the peer is already gone: accepting continues.
-            tracing::warn!(%error, "cannot accept a connection");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            None
-        }
     }
 }

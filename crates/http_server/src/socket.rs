@@ -20,14 +20,14 @@ const GREETING: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// What a peer speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Protocol {
+pub(crate) enum Protocol {
     Http1,
     Http2,
 }
 
 /// A stream with the two timers.
 #[derive(Debug)]
-pub(super) struct GuardedSocket<S> {
+pub(crate) struct GuardedSocket<S> {
     inner: S,
     /// What was read to find the protocol: from `taken` to `came` of it is to be read again.
     greeting: [u8; GREETING.len()],
@@ -41,7 +41,7 @@ pub(super) struct GuardedSocket<S> {
 
 impl<S> GuardedSocket<S> {
     /// Guards `inner` from now on.
-    pub(super) fn new(inner: S, write_stall: Duration) -> Self {
+    pub(crate) fn new(inner: S, write_stall: Duration) -> Self {
         Self {
             inner,
             greeting: [0; GREETING.len()],
@@ -83,7 +83,7 @@ impl<S: AsyncRead + Unpin> GuardedSocket<S> {
     ///
     /// # Errors
     /// The peer has not shown it within `limit`, has hung up, or its connection failed.
-    pub(super) async fn protocol(&mut self, limit: Duration) -> io::Result<Protocol> {
+    pub(crate) async fn protocol(&mut self, limit: Duration) -> io::Result<Protocol> {
         let read = async {
             while self.came < GREETING.len() {
                 let free = self.greeting.get_mut(self.came..).unwrap_or_default();

@@ -15,7 +15,7 @@ const SAFE: Duration = Duration::from_secs(1);
 
 /// All open connections.
 #[derive(Debug)]
-pub(super) struct Connections {
+pub(crate) struct Connections {
     list: Mutex<HashMap<u64, Arc<ClientConnection>>>,
     next: AtomicU64,
     limit: usize,
@@ -25,14 +25,14 @@ pub(super) struct Connections {
 
 /// A connection's entry; leaves the list when dropped.
 #[derive(Debug)]
-pub(super) struct Listed {
+pub(crate) struct Listed {
     list: Arc<Connections>,
     id: u64,
 }
 
 impl Connections {
     /// None yet, and `limit` to be full.
-    pub(super) fn new(limit: usize) -> Arc<Self> {
+    pub(crate) fn new(limit: usize) -> Arc<Self> {
         Arc::new(Self {
             list: Mutex::default(),
             next: AtomicU64::new(0),
@@ -42,12 +42,12 @@ impl Connections {
     }
 
     /// Whether one more is beyond the limit.
-    pub(super) fn is_full(&self) -> bool {
+    pub(crate) fn is_full(&self) -> bool {
         self.len() >= self.limit
     }
 
     /// Marks a connection as one beyond the limit, until there is room again.
-    pub(super) fn mark_surplus(&self, connection: &Arc<ClientConnection>) {
+    pub(crate) fn mark_surplus(&self, connection: &Arc<ClientConnection>) {
         connection.set_surplus(true);
         let mut surplus = self.surplus.lock();
         surplus.retain(|other| other.strong_count() > 0);
@@ -55,7 +55,7 @@ impl Connections {
     }
 
     /// Adds a connection.
-    pub(super) fn add(self: &Arc<Self>, connection: Arc<ClientConnection>) -> Listed {
+    pub(crate) fn add(self: &Arc<Self>, connection: Arc<ClientConnection>) -> Listed {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         self.list.lock().insert(id, connection);
         let list = Arc::clone(self);
@@ -63,13 +63,13 @@ impl Connections {
     }
 
     /// How many there are.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.list.lock().len()
     }
 
     /// Asks the one that has been idle for longest to close, and takes it off the list. Returns whether
     /// there was one.
-    pub(super) fn shed(&self) -> bool {
+    pub(crate) fn shed(&self) -> bool {
         let mut list = self.list.lock();
         let idle = list
             .iter()
@@ -99,7 +99,7 @@ impl Drop for Listed {
 
 /// Resolves when `connection` has had no request for `limit`. A request costs no timer: the time is looked
 /// at when it may be up.
-pub(super) async fn idle(connection: &ClientConnection, limit: Duration) {
+pub(crate) async fn idle(connection: &ClientConnection, limit: Duration) {
     loop {
         let wait = match connection.idle_for() {
             None => limit,
