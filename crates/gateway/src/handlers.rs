@@ -19,7 +19,7 @@ mod dispatching;
 pub(crate) mod embeddings;
 pub(crate) mod fallback;
 pub(crate) mod files;
-mod forced;
+mod forced_calls;
 mod generate;
 pub(crate) mod health;
 mod image_prompt;

@@ -30,8 +30,9 @@ pub struct StreamInfo<'a> {
     pub include_usage: bool,
 }
 
+/// Which of OpenAI's two kinds of answers it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
+pub enum AnswerKind {
     Chat,
     Completion,
 }
@@ -97,7 +98,7 @@ pub struct FrameExtras<'a> {
 /// ```
 #[derive(Clone, Debug)]
 pub struct ChunkTemplate {
-    shape: Shape,
+    kind: AnswerKind,
     /// `data: {"id":…,"choices":[` — the same for every choice.
     head: Vec<u8>,
     /// `head` and everything up to the text of a content frame.
@@ -113,18 +114,18 @@ pub struct ChunkTemplate {
 impl ChunkTemplate {
     /// Frames of `chat.completion.chunk` for choice `index`.
     pub fn chat(info: &StreamInfo<'_>, index: u32) -> Self {
-        Self::new(Shape::Chat, info, index)
+        Self::new(AnswerKind::Chat, info, index)
     }
 
     /// Frames of `text_completion` for choice `index`.
     pub fn completion(info: &StreamInfo<'_>, index: u32) -> Self {
-        Self::new(Shape::Completion, info, index)
+        Self::new(AnswerKind::Completion, info, index)
     }
 
-    fn new(shape: Shape, info: &StreamInfo<'_>, index: u32) -> Self {
-        let object = match shape {
-            Shape::Chat => "chat.completion.chunk",
-            Shape::Completion => "text_completion",
+    fn new(kind: AnswerKind, info: &StreamInfo<'_>, index: u32) -> Self {
+        let object = match kind {
+            AnswerKind::Chat => "chat.completion.chunk",
+            AnswerKind::Completion => "text_completion",
         };
         let mut head = Vec::with_capacity(192);
         head.extend_from_slice(b"data: {\"id\":\"");
@@ -144,7 +145,7 @@ impl ChunkTemplate {
         tail.extend_from_slice(b"}\n\n");
 
         let mut template = Self {
-            shape,
+            kind,
             head,
             before_text: Vec::new(),
             after_text: Vec::new(),
@@ -154,9 +155,9 @@ impl ChunkTemplate {
         };
         let mut before = template.head.clone();
         template.open_choice(&mut before);
-        before.extend_from_slice(match shape {
-            Shape::Chat => b"\"delta\":{\"content\":\"".as_slice(),
-            Shape::Completion => b"\"text\":\"".as_slice(),
+        before.extend_from_slice(match kind {
+            AnswerKind::Chat => b"\"delta\":{\"content\":\"".as_slice(),
+            AnswerKind::Completion => b"\"text\":\"".as_slice(),
         });
         let mut after = template.close_text().to_vec();
         after.extend_from_slice(b"null,\"finish_reason\":null}");
@@ -180,15 +181,15 @@ impl ChunkTemplate {
 
     /// From the end of the text to the value of `logprobs`.
     fn close_text(&self) -> &'static [u8] {
-        match self.shape {
-            Shape::Chat => b"\"},\"logprobs\":",
-            Shape::Completion => b"\",\"logprobs\":",
+        match self.kind {
+            AnswerKind::Chat => b"\"},\"logprobs\":",
+            AnswerKind::Completion => b"\",\"logprobs\":",
         }
     }
 
     /// Chat's first frame of a choice: the role, once, with empty content. Completions have none.
     pub fn write_role(&self, out: &mut BytesMut) {
-        if self.shape == Shape::Completion {
+        if self.kind == AnswerKind::Completion {
             return;
         }
         out.reserve(self.before_text.len() + self.after_text.len() + 32);
@@ -288,7 +289,7 @@ impl ChunkTemplate {
 
     /// [`ChunkTemplate::write_role`] with extras.
     pub fn write_role_with(&self, out: &mut BytesMut, extras: FrameExtras<'_>) {
-        if self.shape == Shape::Completion {
+        if self.kind == AnswerKind::Completion {
             return;
         }
         out.put_slice(&self.head);
@@ -311,7 +312,7 @@ impl ChunkTemplate {
                 write_json(out, &ids);
             }
         };
-        if self.shape == Shape::Completion {
+        if self.kind == AnswerKind::Completion {
             write_prompt(out);
         }
         out.put_slice(b"}");
@@ -322,7 +323,7 @@ impl ChunkTemplate {
                 write_json(out, usage);
             }
         }
-        if self.shape == Shape::Chat {
+        if self.kind == AnswerKind::Chat {
             write_prompt(out);
         }
         out.put_slice(b"}\n\n");
@@ -339,9 +340,11 @@ impl ChunkTemplate {
         out.reserve(self.before_text.len() + self.after_text.len() + 32);
         out.put_slice(&self.head);
         self.open_choice(out);
-        out.put_slice(match self.shape {
-            Shape::Chat => b"\"delta\":{},\"logprobs\":null,\"finish_reason\":\"".as_slice(),
-            Shape::Completion => b"\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"".as_slice(),
+        out.put_slice(match self.kind {
+            AnswerKind::Chat => b"\"delta\":{},\"logprobs\":null,\"finish_reason\":\"".as_slice(),
+            AnswerKind::Completion => {
+                b"\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"".as_slice()
+            }
         });
         out.put_slice(reason.as_str().as_bytes());
         out.put_slice(b"\"");

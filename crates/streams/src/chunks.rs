@@ -3,18 +3,20 @@
 
 use bytes::BytesMut;
 use inflight_openai::ApiError;
-use inflight_openai::chunk::{self, ChunkTemplate, DONE, FrameDelta, FrameExtras, FrameLogprobs};
+use inflight_openai::chunk::{
+    self, AnswerKind, ChunkTemplate, DONE, FrameDelta, FrameExtras, FrameLogprobs,
+};
 use inflight_parsers::Delta;
 
 use super::active_request::ActiveRequest;
 use super::body::EventWriter;
 use super::choice::Choice;
-use super::details::{AnswerDetails, PromptCounts, Shape};
+use super::details::{AnswerDetails, PromptCounts};
 
 /// Writes chunks for all choices of an answer.
 #[derive(Debug)]
 pub struct ChunkWriter {
-    shape: Shape,
+    kind: AnswerKind,
     /// One per choice.
     templates: Vec<ChunkTemplate>,
     /// Choices whose last frame is written.
@@ -27,7 +29,7 @@ impl ChunkWriter {
     /// Writes each choice's role.
     pub fn begin(
         request: &ActiveRequest,
-        shape: Shape,
+        kind: AnswerKind,
         templates: Vec<ChunkTemplate>,
         include_usage: bool,
         details: AnswerDetails,
@@ -35,7 +37,7 @@ impl ChunkWriter {
     ) -> Self {
         let writer = Self {
             ended: vec![false; templates.len()],
-            shape,
+            kind,
             templates,
             include_usage,
             details,
@@ -71,7 +73,7 @@ impl EventWriter for ChunkWriter {
             write_events(
                 choice,
                 template,
-                (self.shape, index),
+                (self.kind, index),
                 &self.details,
                 counts,
                 out,
@@ -82,7 +84,7 @@ impl EventWriter for ChunkWriter {
                 let stopped = stopped.map(|stopped| stopped.stop_reason(&self.details.stop));
                 let tokens = choice.tokens as usize;
                 let ids = choice.ids.as_mut();
-                let extras = self.details.extras(self.shape, index, tokens, ids, counts);
+                let extras = self.details.extras(self.kind, index, tokens, ids, counts);
                 let reason = self.details.finish_reason(reason);
                 template.write_finish(out, reason, stopped.as_ref(), extras);
                 *ended = true;
@@ -109,7 +111,7 @@ impl EventWriter for ChunkWriter {
 fn write_events(
     choice: &mut Choice,
     template: &ChunkTemplate,
-    (shape, index): (Shape, usize),
+    (kind, index): (AnswerKind, usize),
     details: &AnswerDetails,
     counts: PromptCounts,
     buffer: &mut BytesMut,
@@ -145,16 +147,16 @@ fn write_events(
             Delta::CallEnd { .. } => continue,
         };
         let extras = match has_extras {
-            true => details.extras(shape, index, event.tokens_end, ids.as_mut(), counts),
+            true => details.extras(kind, index, event.tokens_end, ids.as_mut(), counts),
             false => FrameExtras::default(),
         };
-        match (log_probs, shape) {
+        match (log_probs, kind) {
             (None, _) => template.write_delta(buffer, delta, None, extras),
-            (Some(log_probs), Shape::Chat) => {
+            (Some(log_probs), AnswerKind::Chat) => {
                 let values = log_probs.take_chat(count);
                 template.write_delta(buffer, delta, Some(FrameLogprobs::Chat(&values)), extras);
             }
-            (Some(log_probs), Shape::Completion) => {
+            (Some(log_probs), AnswerKind::Completion) => {
                 let values = log_probs.take_completion(count);
                 let values = Some(FrameLogprobs::Completion(&values));
                 template.write_delta(buffer, delta, values, extras);

@@ -3,18 +3,11 @@
 use std::sync::Arc;
 
 use inflight_kserve::step::PromptLogProbs;
-use inflight_openai::chunk::FrameExtras;
+use inflight_openai::chunk::{AnswerKind, FrameExtras};
 use inflight_openai::{FinishReason, PromptLogprob, PromptLogprobs, ReasoningField, Usage};
 use inflight_text::Tokenizer;
 
 use super::choice::TokenIds;
-
-/// Which of the two shapes the frames have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
-    Chat,
-    Completion,
-}
 
 /// Tokens of the prompt, where they are counted, and those of them that were in the cache.
 pub(crate) type PromptCounts = (Option<u64>, u64);
@@ -69,7 +62,7 @@ impl AnswerDetails {
     /// What an event of a choice has beyond the usual, `tokens` into it.
     pub(crate) fn extras<'a>(
         &'a self,
-        shape: Shape,
+        kind: AnswerKind,
         choice: usize,
         tokens: usize,
         ids: Option<&'a mut TokenIds>,
@@ -83,7 +76,7 @@ impl AnswerDetails {
             };
         };
         // Chat has them in the frame of the role.
-        let is_first = ids.begins() && shape == Shape::Completion;
+        let is_first = ids.begins() && kind == AnswerKind::Completion;
         FrameExtras {
             prompt_token_ids: self.prompt(choice).filter(|_| is_first),
             token_ids: Some(ids.report(tokens)),

@@ -11,7 +11,7 @@ use inflight_parsers::{Format, ParserOptions, ToolFormat};
 use inflight_streams::answer::{AnswerOptions, CallDemand};
 use serde_json::Value;
 
-use super::forced::{self, NEW_MISTRAL_TOKEN, forced};
+use super::forced_calls::{self, NEW_MISTRAL_TOKEN, forced_call};
 
 /// Bytes of a grammar that executors take.
 const MAX_GUIDE_BYTES: usize = 64 * 1024;
@@ -135,13 +135,13 @@ fn constrain(
         is_set
     };
     let is_new_mistral = token(served, NEW_MISTRAL_TOKEN).is_some();
-    let forced_call = |is_guided| forced(format, tools, is_guided, is_new_mistral);
-    if begins && let Some((call, guide)) = forced_call(can_guide) {
+    let demanded = |is_guided| forced_call(format, tools, is_guided, is_new_mistral);
+    if begins && let Some((call, guide)) = demanded(can_guide) {
         // No client can fix an expression that it did not write.
         demand.may_drop_guide = !all_strict || guide.kind == GuideKind::Regex;
         demand.begun = match set(guide) {
             true => Some(call),
-            false => forced_call(false).map(|(call, _)| call),
+            false => demanded(false).map(|(call, _)| call),
         };
         return;
     }
@@ -151,12 +151,15 @@ fn constrain(
     demand.may_drop_guide = !all_strict;
     let tags = match content {
         Some(content) if lacks(served, Capability::StructuralFormats).is_none() => {
-            forced::answer_or_calls(format, tools, content)
+            forced_calls::answer_or_calls(format, tools, content)
         }
         Some(_) => None,
-        None => forced::tags(format, tools).filter(|_| all_strict),
+        None => forced_calls::tags(format, tools).filter(|_| all_strict),
     };
     if let Some(tags) = tags {
-        set(forced::guide(GuideKind::StructuralTag, tags.to_string()));
+        set(forced_calls::guide(
+            GuideKind::StructuralTag,
+            tags.to_string(),
+        ));
     }
 }

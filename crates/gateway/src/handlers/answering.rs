@@ -7,12 +7,12 @@ use axum::body::Body;
 use axum::response::Response;
 use http::{HeaderName, HeaderValue, header};
 use inflight_base::wall_clock::since_epoch;
-use inflight_openai::chunk::{ChunkTemplate, StreamInfo};
+use inflight_openai::chunk::{AnswerKind, ChunkTemplate, StreamInfo};
 use inflight_openai::{ApiError, IgnoredFields};
 use inflight_streams::active_request::ActiveRequest;
 use inflight_streams::body::{EventBody, EventWriter};
 use inflight_streams::chunks::ChunkWriter;
-use inflight_streams::details::{AnswerDetails, Shape};
+use inflight_streams::details::AnswerDetails;
 use inflight_streams::prompts_mover::noted;
 use inflight_streams::whole;
 use inflight_upstream::classify::Refused;
@@ -39,15 +39,15 @@ pub(super) async fn answer(
     state: &Arc<AppState>,
     prepared: &Arc<Prepared>,
     arrival: Arrival,
-    shape: Shape,
+    kind: AnswerKind,
 ) -> Result<Response, ApiError> {
     let mut request = begin(state, prepared, arrival).await?;
     let timing = timing(&request, prepared);
     let resumed = request.resumed();
     let response = if prepared.generation.stream {
-        streamed(state, request, prepared, shape)
+        streamed(state, request, prepared, kind)
     } else {
-        complete(state, &mut request, prepared, shape)?
+        complete(state, &mut request, prepared, kind)?
     };
     Ok(finish(response, prepared, timing, resumed))
 }
@@ -61,7 +61,7 @@ pub(super) fn timing(request: &ActiveRequest, prepared: &Prepared) -> Option<Tim
     })
 }
 
-/// Sends a request to a worker and waits until the answer can be sent, in whatever shape.
+/// Sends a request to a worker and waits until the answer can be sent, in whatever kind.
 ///
 /// # Errors
 /// See [`answer`].
@@ -160,9 +160,9 @@ fn streamed(
     state: &AppState,
     request: ActiveRequest,
     prepared: &Prepared,
-    shape: Shape,
+    kind: AnswerKind,
 ) -> Response {
-    let (id, created) = identity(shape);
+    let (id, created) = identity(kind);
     let include_usage = prepared.generation.include_usage;
     let model = &prepared.generation.model;
     let info = StreamInfo {
@@ -174,15 +174,15 @@ fn streamed(
     let details = details(state, prepared);
     let indices = (0u32..).take(request.choices.len());
     let templates = indices
-        .map(|index| match shape {
-            Shape::Chat => {
+        .map(|index| match kind {
+            AnswerKind::Chat => {
                 ChunkTemplate::chat(&info, index).with_reasoning(details.reasoning_field)
             }
-            Shape::Completion => ChunkTemplate::completion(&info, index),
+            AnswerKind::Completion => ChunkTemplate::completion(&info, index),
         })
         .collect();
     events(EventBody::new(request, |request, out| {
-        ChunkWriter::begin(request, shape, templates, include_usage, details, out)
+        ChunkWriter::begin(request, kind, templates, include_usage, details, out)
     }))
 }
 
@@ -212,14 +212,14 @@ fn complete(
     state: &AppState,
     request: &mut ActiveRequest,
     prepared: &Prepared,
-    shape: Shape,
+    kind: AnswerKind,
 ) -> Result<Response, ApiError> {
-    let (id, created) = identity(shape);
+    let (id, created) = identity(kind);
     let model = prepared.generation.model.clone();
     let details = details(state, prepared);
-    match shape {
-        Shape::Chat => json(&whole::chat(request, id, created, model, &details)),
-        Shape::Completion => json(&whole::completion(request, id, created, model, &details)),
+    match kind {
+        AnswerKind::Chat => json(&whole::chat(request, id, created, model, &details)),
+        AnswerKind::Completion => json(&whole::completion(request, id, created, model, &details)),
     }
 }
 
@@ -241,10 +241,10 @@ pub(super) fn json(value: &impl serde::Serialize) -> Result<Response, ApiError> 
 }
 
 /// A new id and the time.
-fn identity(shape: Shape) -> (String, u64) {
-    let prefix = match shape {
-        Shape::Chat => "chatcmpl",
-        Shape::Completion => "cmpl",
+fn identity(kind: AnswerKind) -> (String, u64) {
+    let prefix = match kind {
+        AnswerKind::Chat => "chatcmpl",
+        AnswerKind::Completion => "cmpl",
     };
     let now = since_epoch().as_secs();
     (format!("{prefix}-{:032x}", rand::random::<u128>()), now)

@@ -8,9 +8,9 @@ use axum::response::Response;
 use inflight_images::Wanted;
 use inflight_models::served::ServedModel;
 use inflight_openai::chat::{self, ChatRequest, Message, Role, TemplateOptions};
+use inflight_openai::chunk::AnswerKind;
 use inflight_openai::{ApiError, Generation, IgnoredFields, Parsed};
 use inflight_parsers::{CallIdForm, Format, ToolFormat};
-use inflight_streams::details::Shape;
 use inflight_text::Scope;
 use inflight_text::TemplateInput;
 use inflight_translate::requested::Requested;
@@ -38,7 +38,7 @@ pub(crate) async fn create_chat_completion(
 ) -> Result<Response, HttpError> {
     let received = generate::receive(&state, request).await?;
     let (prepared, arrival) = received.prepare(&state, state.rendering(), prepare).await?;
-    Ok(answering::answer(&state, &prepared, arrival, Shape::Chat).await?)
+    Ok(answering::answer(&state, &prepared, arrival, AnswerKind::Chat).await?)
 }
 
 fn prepare(asking: &Asking<'_>, body: &[u8]) -> Result<Prepared, ApiError> {

@@ -6,9 +6,9 @@ use axum::extract::{Request, State};
 use axum::response::Response;
 use inflight_clients::admission::Work;
 use inflight_models::served::ServedModel;
+use inflight_openai::chunk::AnswerKind;
 use inflight_openai::completions::{self, CompletionRequest, Prompt};
 use inflight_openai::{ApiError, Parsed};
-use inflight_streams::details::Shape;
 use inflight_text::Scope;
 use inflight_translate::requested::Requested;
 use inflight_upstream::placement::BlockKeys;
@@ -31,7 +31,7 @@ pub(crate) async fn create_completion(
 ) -> Result<Response, HttpError> {
     let received = generate::receive(&state, request).await?;
     let (prepared, arrival) = received.prepare(&state, Work::Computes, prepare).await?;
-    Ok(answering::answer(&state, &prepared, arrival, Shape::Completion).await?)
+    Ok(answering::answer(&state, &prepared, arrival, AnswerKind::Completion).await?)
 }
 
 fn prepare(asking: &Asking<'_>, body: &[u8]) -> Result<Prepared, ApiError> {

@@ -58,7 +58,7 @@ pub(super) fn render(
     let mut shown = None;
     let mut failed = false;
     for only_lists in [false, true] {
-        let parts = |mark| shape(messages, Shape::Parts { only_lists, mark });
+        let parts = |mark| with_contents(messages, ContentForm::Parts { only_lists, mark });
         let without = render(parts(None));
         let text = match render(parts(Some(&mark))) {
             Err(error) if error.is_temporary() => return Err(error),
@@ -78,14 +78,14 @@ pub(super) fn render(
     }
     if shown.is_none() && failed {
         // Whether it does not support lists, or nothing at all.
-        render(shape(messages, Shape::Texts))?;
+        render(with_contents(messages, ContentForm::Texts))?;
     }
     Ok(shown)
 }
 
-/// How a template gets the messages.
+/// How a template gets what messages say.
 #[derive(Clone, Copy)]
-enum Shape<'a> {
+enum ContentForm<'a> {
     /// Strings, and nothing of the images.
     Texts,
     /// Messages with images as lists, the others as strings unless `only_lists`. Images are parts with the `mark`;
@@ -96,11 +96,11 @@ enum Shape<'a> {
     },
 }
 
-fn shape(messages: &[Message], shape: Shape<'_>) -> Value {
-    let shaped = messages.iter().map(|message| {
+fn with_contents(messages: &[Message], form: ContentForm<'_>) -> Value {
+    let formed = messages.iter().map(|message| {
         // Maps and strings always serialize.
         let mut value = serde_json::to_value(message).unwrap_or_default();
-        let Shape::Parts { only_lists, mark } = shape else {
+        let ContentForm::Parts { only_lists, mark } = form else {
             value["content"] = message.content.as_str().into();
             return value;
         };
@@ -117,7 +117,7 @@ fn shape(messages: &[Message], shape: Shape<'_>) -> Value {
         }
         value
     });
-    shaped.collect()
+    formed.collect()
 }
 
 /// Whether the prompt has what the messages without images say.

@@ -14,7 +14,7 @@ use inflight_streams::answer::BegunCall;
 use serde_json::{Map, Value, json};
 
 /// How a format writes a call.
-struct Shape {
+struct CallSyntax {
     /// Before the name, and between the name and the arguments.
     begin: &'static str,
     middle: &'static str,
@@ -23,45 +23,45 @@ struct Shape {
     object: Option<[&'static str; 4]>,
 }
 
-fn shape(format: ToolFormat) -> Option<Shape> {
+fn syntax(format: ToolFormat) -> Option<CallSyntax> {
     Some(match format {
-        ToolFormat::Hermes => Shape {
+        ToolFormat::Hermes => CallSyntax {
             begin: "<tool_call>\n{\"name\": \"",
             middle: "\", \"arguments\": ",
             end: "}\n</tool_call>",
             object: Some(["<tool_call>\n", "\n</tool_call>", "name", "arguments"]),
         },
-        ToolFormat::Llama3Json => Shape {
+        ToolFormat::Llama3Json => CallSyntax {
             begin: "{\"name\": \"",
             middle: "\", \"parameters\": ",
             end: "}",
             object: Some(["", "", "name", "parameters"]),
         },
-        ToolFormat::DeepseekV3 => Shape {
+        ToolFormat::DeepseekV3 => CallSyntax {
             begin: "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>",
             middle: "\n```json\n",
             end: "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
             object: None,
         },
-        ToolFormat::DeepseekV31 => Shape {
+        ToolFormat::DeepseekV31 => CallSyntax {
             begin: "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>",
             middle: "<｜tool▁sep｜>",
             end: "<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
             object: None,
         },
-        ToolFormat::KimiK2 => Shape {
+        ToolFormat::KimiK2 => CallSyntax {
             begin: "<|tool_calls_section_begin|><|tool_call_begin|>functions.",
             middle: ":0<|tool_call_argument_begin|>",
             end: "<|tool_call_end|><|tool_calls_section_end|>",
             object: None,
         },
-        ToolFormat::Mistral => Shape {
+        ToolFormat::Mistral => CallSyntax {
             begin: "[TOOL_CALLS] [{\"name\": \"",
             middle: "\", \"arguments\": ",
             end: "}]",
             object: Some(["[TOOL_CALLS] [", "]", "name", "arguments"]),
         },
-        ToolFormat::Harmony => Shape {
+        ToolFormat::Harmony => CallSyntax {
             begin: "<|channel|>commentary to=functions.",
             middle: " <|constrain|>json<|message|>",
             end: "<|call|>",
@@ -84,7 +84,7 @@ fn shape(format: ToolFormat) -> Option<Shape> {
 }
 
 /// The form of Mistral's newer tokenizers, which have a token between the name and the arguments.
-const NEW_MISTRAL: Shape = Shape {
+const NEW_MISTRAL: CallSyntax = CallSyntax {
     begin: "[TOOL_CALLS]",
     middle: "[ARGS]",
     end: "",
@@ -98,7 +98,7 @@ pub(super) const NEW_MISTRAL_TOKEN: &str = "[ARGS]";
 /// no such beginning. With a grammar, the prompt ends before the call's object and the grammar has all of it, because the
 /// arguments may end within a token. Without one, the prompt has the name already. `is_new_mistral`: the model has the
 /// token [`NEW_MISTRAL_TOKEN`].
-pub(super) fn forced(
+pub(super) fn forced_call(
     format: ToolFormat,
     tools: &Tools,
     is_guided: bool,
@@ -120,16 +120,16 @@ pub(super) fn forced(
             guide(GuideKind::Regex, pattern),
         ));
     }
-    let shape = match format {
+    let syntax = match format {
         ToolFormat::Mistral if is_new_mistral => NEW_MISTRAL,
-        format => shape(format)?,
+        format => syntax(format)?,
     };
-    if let Some(function) = only.filter(|_| !is_guided || shape.object.is_none()) {
-        let prefix = format!("{}{}{}", shape.begin, function.name, shape.middle);
-        let suffix = shape.end;
+    if let Some(function) = only.filter(|_| !is_guided || syntax.object.is_none()) {
+        let prefix = format!("{}{}{}", syntax.begin, function.name, syntax.middle);
+        let suffix = syntax.end;
         return Some((BegunCall { prefix, suffix }, schema(&function.schema())));
     }
-    let [before, suffix, name, arguments] = shape.object?;
+    let [before, suffix, name, arguments] = syntax.object?;
     let prefix = before.to_owned();
     let object = any_of(callable, name, arguments);
     Some((BegunCall { prefix, suffix }, schema(&object)))
@@ -155,12 +155,12 @@ pub(super) fn tags(format: ToolFormat, tools: &Tools) -> Option<Value> {
     if format != ToolFormat::Hermes {
         return None;
     }
-    let shape = shape(format)?;
+    let syntax = syntax(format)?;
     let structures = tools.functions.iter().map(|function| {
         json!({
-            "begin": format!("{}{}{}", shape.begin, function.name, shape.middle),
+            "begin": format!("{}{}{}", syntax.begin, function.name, syntax.middle),
             "schema": function.schema(),
-            "end": shape.end,
+            "end": syntax.end,
         })
     });
     let structures: Vec<Value> = structures.collect();
@@ -281,7 +281,7 @@ mod tests {
     fn a_forced_call_is_one_that_its_own_parser_reads() {
         for format in ToolFormat::all() {
             let named = tools(&["f", "g"], ToolChoice::Function("g".to_owned()));
-            for forced in [false, true].map(|new| forced(format, &named, false, new)) {
+            for forced in [false, true].map(|new| forced_call(format, &named, false, new)) {
                 let Some((call, guide)) = forced else {
                     continue;
                 };
@@ -291,10 +291,10 @@ mod tests {
                 assert_eq!(schema_of(&guide), Some(named.functions[1].schema()));
             }
             let required = tools(&["f", "g"], ToolChoice::Required);
-            if let Some((call, guide)) = forced(format, &required, true, false)
+            if let Some((call, guide)) = forced_call(format, &required, true, false)
                 && let Some(schema) = schema_of(&guide)
             {
-                let [.., arguments] = shape(format).unwrap().object.unwrap();
+                let [.., arguments] = syntax(format).unwrap().object.unwrap();
                 let object = format!("{{\"name\": \"f\", \"{arguments}\": {{}}}}");
                 let text = format!("{}{object}{}", call.prefix, call.suffix);
                 assert_eq!(
@@ -308,7 +308,8 @@ mod tests {
                 assert!(!schema.is_valid(&call(json!("x"))), "{format}");
             }
         }
-        let guided = |choice| forced(ToolFormat::Hermes, &tools(&["f", "g"], choice), true, false);
+        let guided =
+            |choice| forced_call(ToolFormat::Hermes, &tools(&["f", "g"], choice), true, false);
         let (call, guide) = guided(ToolChoice::Function("g".to_owned())).unwrap();
         assert_eq!(call.prefix, "<tool_call>\n");
         let schema = schema_of(&guide).unwrap();
