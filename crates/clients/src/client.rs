@@ -1,5 +1,6 @@
 //! Who sends a request, and how much they have open. Owns the counts by connection, client address and API
-//! key, and since when a connection has been idle; what is too much, `admission` and `server` decide.
+//! key, and since when a connection has been idle; what is too much, `admission` and
+//! `inflight_http_server` decide.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};

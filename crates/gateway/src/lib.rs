@@ -21,7 +21,7 @@
 //! | module | owns |
 //! |---|---|
 //! | `cli`, `options`, `option_layers`, `option_file`, `template_option`, `log`, `run` | the command, its options and where they may be, the log, the gateway's life |
-//! | `server`, `router`, `routes`, `handled`, `middleware` | sockets and connections, routes, what every request passes through |
+//! | `router`, `routes`, `handled`, `middleware` | routes, what every request passes through |
 //! | `tls_options`, `option_list`, `openapi`, `console` | options of certificates, the options as pages list them, the API's description, the page for people |
 //! | `access`, `caller`, `request_body` | which requests are let in, who may stop them, the memory of their bodies |
 //! | `handlers`, `query` | the resources of the API, and KServe's calls over HTTP |
@@ -30,11 +30,12 @@
 //! | `grpc` | KServe's calls over gRPC |
 //! | `picker` | proxies that ask where requests go |
 //!
-//! How a request becomes sampling parameters is [`inflight_translate`]'s, and how a server's output becomes text and
-//! events, [`inflight_streams`]'. Servers (which there are, connecting, picking, sending, reading) are
-//! [`inflight_upstream`]'s, and what their models can do [`inflight_models`]'. Who a client is and what it may have open
-//! and use is [`inflight_clients`]'s, images are [`inflight_images`]'s, responses that clients may come back to
-//! [`inflight_response_store`]'s, and whether schemas and regular expressions can be followed [`inflight_guides`]'s.
+//! Sockets and clients' connections are [`inflight_http_server`]'s. How a request becomes sampling parameters is
+//! [`inflight_translate`]'s, and how a server's output becomes text and events, [`inflight_streams`]'. Servers (which
+//! there are, connecting, picking, sending, reading) are [`inflight_upstream`]'s, and what their models can do
+//! [`inflight_models`]'. Who a client is and what it may have open and use is [`inflight_clients`]'s, images are
+//! [`inflight_images`]'s, responses that clients may come back to [`inflight_response_store`]'s, and whether schemas
+//! and regular expressions can be followed [`inflight_guides`]'s.
 
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 

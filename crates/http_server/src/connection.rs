@@ -26,7 +26,6 @@ use inflight_tls::{ServerStream, ServerTls};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
-use crate::connections::idle;
 use crate::port::ConnectionLimits;
 use crate::socket::{GuardedSocket, Protocol};
 use crate::unread_bodies::{DeliveredBody, StreamExecutor};
@@ -291,6 +290,21 @@ async fn left(hang_up: &impl Ending) {
 async fn idle_from_now(client: &ClientConnection) {
     tokio::time::sleep(GOODBYE).await;
     idle(client, GOODBYE).await;
+}
+
+/// Resolves when `connection` has had no request for `limit`. A request costs no timer: the time is looked
+/// at when it may be up.
+async fn idle(connection: &ClientConnection, limit: Duration) {
+    loop {
+        let wait = match connection.idle_for() {
+            None => limit,
+            Some(idle) => match limit.checked_sub(idle) {
+                None | Some(Duration::ZERO) => return,
+                Some(rest) => rest,
+            },
+        };
+        tokio::time::sleep(wait).await;
+    }
 }
 
 /// Errors here are the peer's: a reset, a timeout, bytes that are not HTTP.

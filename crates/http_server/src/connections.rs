@@ -1,5 +1,5 @@
-//! The open connections: which is closed when there are too many, and when an idle one is over. Knows
-//! nothing of HTTP.
+//! The open connections, and which is closed when there are too many. Knows nothing of HTTP, and of a connection only
+//! since when it is idle.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -94,21 +94,6 @@ impl Drop for Listed {
                 connection.set_surplus(false);
             }
         }
-    }
-}
-
-/// Resolves when `connection` has had no request for `limit`. A request costs no timer: the time is looked
-/// at when it may be up.
-pub(crate) async fn idle(connection: &ClientConnection, limit: Duration) {
-    loop {
-        let wait = match connection.idle_for() {
-            None => limit,
-            Some(idle) => match limit.checked_sub(idle) {
-                None | Some(Duration::ZERO) => return,
-                Some(rest) => rest,
-            },
-        };
-        tokio::time::sleep(wait).await;
     }
 }
 

@@ -1,8 +1,5 @@
 //! How the gateway listens: sockets, HTTP/1.1 and HTTP/2, limits of a connection, draining. Owns everything
-//! below a request; knows nothing of routes, and of gRPC only that a port of it ends in time.
-
-// Tests may listen on sockets and wait in real time.
-#![cfg_attr(test, allow(clippy::disallowed_methods))]
+//! below a request; knows nothing of routes, and of gRPC only how long a port may take to end.
 
 mod connection;
 mod connections;

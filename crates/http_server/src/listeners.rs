@@ -79,6 +79,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
+    #[expect(clippy::disallowed_methods, reason = "as a supervisor does")]
     async fn sockets_that_were_handed_over_come_first() {
         let given = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = given.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! Where clients connect, and the limits of their connections. Plain values.
+//! Where clients connect, and the limits of their connections. Plain values, which do not know who keeps to them.
 
 use std::time::Duration;
 

@@ -85,7 +85,7 @@ impl Network {
             None => {
                 #[expect(
                     clippy::disallowed_methods,
-                    reason = "the place where connections to servers are opened"
+                    reason = "one of two places where connections to servers are opened"
                 )]
                 let socket = TcpStream::connect((host, port)).await?;
                 // Or what is sent after a handshake waits for the peer's delayed ACK: a subscription 40 ms, in which
@@ -243,7 +243,7 @@ impl Service<Uri> for TlsConnector {
             let host = host.trim_start_matches('[').trim_end_matches(']');
             #[expect(
                 clippy::disallowed_methods,
-                reason = "the place where connections to servers are opened"
+                reason = "one of two places where connections to servers are opened"
             )]
             let socket = TcpStream::connect((host, uri.port_u16().unwrap_or(443))).await?;
             socket.set_nodelay(true)?;

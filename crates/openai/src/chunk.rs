@@ -30,7 +30,7 @@ pub struct StreamInfo<'a> {
     pub include_usage: bool,
 }
 
-/// Which of OpenAI's two kinds of answers it is.
+/// Whether an answer is a chat completion or a text completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerKind {
     Chat,

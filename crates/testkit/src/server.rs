@@ -57,7 +57,7 @@ impl Server {
         let (bound, listening) = tokio::sync::oneshot::channel();
         runtime.spawn(async move {
             let listener = loop {
-                #[expect(clippy::disallowed_methods, reason = "a test has a separate server")]
+                #[expect(clippy::disallowed_methods, reason = "a test's server, on a real port")]
                 match TcpListener::bind(("127.0.0.1", port)).await {
                     Ok(listener) => break listener,
                     // The server before this one is still closing the port.

@@ -66,7 +66,7 @@ impl Spans {
     )]
     pub(crate) fn new(scope: &InstrumentationScope) -> Self {
         Self {
-            now: (Instant::now(), SystemTime::now()),
+            now: (tokio::time::Instant::now().into_std(), SystemTime::now()),
             scope: scope.clone(),
             spans: Vec::with_capacity(8),
         }

@@ -78,6 +78,10 @@ async fn bind(
         source,
     };
     // Tokio's, for its longer queue of connections that nobody has accepted yet.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the place where a worker's ports are opened"
+    )]
     let listener = tokio::net::TcpListener::bind((host, port)).await;
     let listener = listener.and_then(tokio::net::TcpListener::into_std);
     let listener = listener.map_err(failed)?;

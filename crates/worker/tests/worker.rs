@@ -4,6 +4,10 @@
     clippy::unwrap_used,
     reason = "a test that meets the unexpected should fail there"
 )]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "clients are real, and a scripted executor waits on its thread"
+)]
 
 #[path = "worker/adapters.rs"]
 mod adapters;

@@ -61,7 +61,7 @@ pub(super) fn timing(request: &ActiveRequest, prepared: &Prepared) -> Option<Tim
     })
 }
 
-/// Sends a request to a worker and waits until the answer can be sent, in whatever kind.
+/// Sends a request to a worker and waits until the answer can be sent, streamed or whole.
 ///
 /// # Errors
 /// See [`answer`].

@@ -73,10 +73,7 @@ impl Inline {
         }
         let limit = SLOW.min(self.engine.sources().limits.cpu_time);
         let computed = self.is_suspect.load(Ordering::Relaxed).then(cpu_time);
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "a rendering happens at once, between two ticks of a paused clock"
-        )]
+        #[expect(clippy::disallowed_methods, reason = "what is limited is real time")]
         let started = Instant::now();
         let rendered = self.engine.render(input);
         if started.elapsed() >= limit {
