@@ -131,7 +131,7 @@ class Computation:
             embedded,
             turned,
             listening,
-            begin_alike and shape.generation > 0,
+            begin_alike,
         )
         hidden = self.model.forward(rows)
         return hidden, self._choose(hidden[choosing[: len(self.chosen)].long()])

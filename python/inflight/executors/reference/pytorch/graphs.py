@@ -3,8 +3,8 @@
 Owns which graphs there are, their inputs, and measuring what they save. Does not know what they hold, which
 is `computation`'s, nor what an iteration is for. Spare rows of a graph write to a slot and a block that
 nobody reads. Graphs with LoRA adapters, and those with prompts and rows that begin alike, are captured as
-they are first needed, all others before the first iteration. Without a GPU, or with plain operations, there
-is none.
+they are first needed, all others before the first iteration. Without a GPU, or with plain operations, nothing
+is captured.
 """
 
 from __future__ import annotations
